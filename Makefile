@@ -1,0 +1,35 @@
+PYTHON ?= python3
+BIN := .venv/bin
+# One thread per test worker: the workers already fill the cores.
+THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test study lint clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' Makefile
+
+env: .venv/.stamp ## the virtual environment, with pinned versions
+
+.venv/.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: env ## see the order of thought, on a laptop, in minutes
+	$(BIN)/unmask demo
+
+test: env ## every test but the slow studies
+	$(THREADS) $(BIN)/pytest -q -n 2 -m "not slow"
+
+study: env ## the slow, seeded studies
+	$(BIN)/pytest -m slow
+
+lint: env ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+clean: ## remove the environment and everything built
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

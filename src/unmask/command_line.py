@@ -1,0 +1,173 @@
+"""From the words of a command line to a call: one-line errors, exit codes, signals. Knows nothing of what the commands do.
+
+Exit codes: 0; 2 for bad input (one line on stderr says what was expected); 130 and 143 when interrupted or terminated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, NoReturn
+
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from unmask.registry import did_you_mean
+
+Command = Callable[..., None]
+PIPE_WIDTH = 132  # a pipe has no width of its own, and a table that wraps is hard to read or to search
+
+# Messages hold brackets, [training] or [52.9, 97.8], which are not markup.
+console = Console(markup=False, emoji=False, highlight=False)
+errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised where a Ctrl-C would be: what a command cleans up for one it cleans up for the other."""
+
+
+def run(commands: Mapping[str, Command], prog: str, description: str) -> None:
+    """Run the command that ``sys.argv`` names. Tyro makes its options from the function's signature and docstring."""
+    set_threads()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows "?" instead of failing
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPE_WIDTH
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        _parse(commands, prog, description, sys.argv[1:])()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has left. The interpreter must not try to flush the rest on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Terminated:
+        _leave(prog, "terminated; a training run goes on with --resume", 143)
+    except KeyboardInterrupt:
+        _leave(prog, "interrupted; a training run goes on with --resume", 130)
+    except ValueError as error:
+        _leave(prog, str(error), 2)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        _leave(prog, reason if error.filename is None else f"{reason}: {error.filename}", 2)
+    except MemoryError as error:
+        _leave(prog, f"out of memory ({error}): ask for less at a time", 2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def require_writable(path: Path) -> None:
+    """Before minutes of work, not after."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"cannot write {path}: it is not a file")
+    try:
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def progress_bar(description: str, unit: str) -> Progress:
+    """On stderr, and only on a terminal: a log wants lines, and a run's metrics are in its folder."""
+    return Progress(
+        TextColumn(description),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        console=errors,
+        disable=not errors.is_terminal,
+    )
+
+
+def set_threads() -> None:
+    """As many threads as this process may use cores, unless the environment says otherwise."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def _parse(
+    commands: Mapping[str, Command], prog: str, description: str, words: Sequence[str]
+) -> functools.partial[None]:
+    refuse_unknown(commands, prog, words)
+    heard = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(heard):
+            return tyro.extras.subcommand_cli_from_dict(
+                {name: _later(command, whole=name == words[0]) for name, command in commands.items()},
+                prog=prog,
+                description=description,
+                args=words,
+                config=(tyro.conf.PositionalMetavarFromFieldName,),
+            )
+    except SystemExit as end:
+        if end.code != 2:
+            sys.stderr.write(heard.getvalue())
+            raise
+    raise ValueError(f"{_reason(heard.getvalue())} (see {prog} {words[0]} --help)")
+
+
+def _later(command: Command, whole: bool) -> Callable[..., functools.partial[None]]:
+    """The command with its options bound, not yet run. The list of all commands shows the first line of each."""
+
+    @functools.wraps(command)
+    def bind(*args: Any, **options: Any) -> functools.partial[None]:
+        return functools.partial(command, *args, **options)
+
+    if not whole:
+        bind.__doc__ = (command.__doc__ or "").partition("\n")[0]
+    return bind
+
+
+def refuse_unknown(commands: Mapping[str, Command], prog: str, words: Sequence[str]) -> None:
+    """Names that nobody knows, each with the nearest one that somebody does."""
+    if not words:
+        raise ValueError(f"expected a command: {', '.join(commands)} (see {prog} --help)")
+    if words[0] in ("-h", "--help"):
+        return
+    if words[0] not in commands:
+        near = did_you_mean(words[0], commands)
+        raise ValueError(f"no command {words[0]!r}: expected one of {', '.join(commands)}{near}")
+    parameters = inspect.signature(commands[words[0]]).parameters.values()
+    known = [f"--{p.name.replace('_', '-')}" for p in parameters if p.kind is not p.POSITIONAL_ONLY]
+    flags = [f"--no-{p.name.replace('_', '-')}" for p in parameters if isinstance(p.default, bool)]
+    for word in words[1:]:
+        option = word.partition("=")[0].replace("_", "-")
+        if option.startswith("--") and option not in {"--help", *known, *flags}:
+            near = did_you_mean(option, [*known, *flags])
+            raise ValueError(f"{prog} {words[0]} has no option {option}{near} (see {prog} {words[0]} --help)")
+
+
+def _reason(box: str) -> str:
+    """What stands in tyro's box (or, without Unicode, under its title) before the rule that precedes the hints, as one line."""
+    content: list[str] = []
+    for line in (line.strip("│|╭╰╮╯ ") for line in box.splitlines()[1:]):
+        if line and not line.strip("─-"):
+            if content:
+                break
+        elif line:
+            content.append(line)
+    return " ".join(content) or "this command line cannot be read"
+
+
+def _terminate(_signal: int, _frame: Any) -> NoReturn:
+    raise Terminated
+
+
+def _leave(prog: str, message: str, code: int) -> NoReturn:
+    line = " ".join(message.split())
+    errors.print(f"{prog}: {line}", style="red" if code == 2 else "yellow", soft_wrap=True)
+    sys.exit(code)

@@ -1,0 +1,71 @@
+"""A denoiser on disk: ``config.json`` beside ``model.safetensors``. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from unmask.denoisers.transformer import Transformer, TransformerConfig
+
+FAMILY = "unmask"
+
+
+def save_denoiser(denoiser: Transformer, folder: str | Path, dtype: torch.dtype | None = None) -> Path:
+    """Write the configuration and the weights, in ``dtype`` if given (float16 halves the file)."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"family": FAMILY, **dataclasses.asdict(denoiser.config)}
+    weights = {name: p.detach().to(dtype or p.dtype).contiguous() for name, p in denoiser.named_parameters()}
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    return folder
+
+
+def load_folder(folder: str | Path, dtype: torch.dtype = torch.float32) -> Transformer:
+    """The denoiser that :func:`save_denoiser` wrote, frozen and ready to decode."""
+    folder = Path(folder)
+    config = read_config(folder)
+    denoiser = Transformer(config)
+    try:
+        weights = load_file(folder / "model.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"cannot read the weights {folder / 'model.safetensors'}: {error}") from error
+    expected = {name: tuple(p.shape) for name, p in denoiser.named_parameters()}
+    found = {name: tuple(w.shape) for name, w in weights.items()}
+    wrong = [f"{name} is missing" for name in expected.keys() - found.keys()]
+    wrong += [f"{name} is not in the model" for name in found.keys() - expected.keys()]
+    wrong += [
+        f"{name} has shape {found[name]}, expected {expected[name]}"
+        for name in expected.keys() & found.keys()
+        if expected[name] != found[name]
+    ]
+    if wrong:
+        raise ValueError(f"{folder / 'model.safetensors'} does not fit its config.json: {'; '.join(sorted(wrong)[:4])}")
+    # Not strict: a tied head has no tensor of its own, and the names were compared above.
+    denoiser.load_state_dict({name: weight.to(dtype) for name, weight in weights.items()}, strict=False)
+    return denoiser.to(dtype).requires_grad_(False).eval()
+
+
+def read_config(folder: Path) -> TransformerConfig:
+    try:
+        stored = json.loads((folder / "config.json").read_text())
+    except OSError as error:
+        raise ValueError(f"expected a denoiser's folder with a config.json, got {folder}: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'} is not valid JSON: {error}") from error
+    if not isinstance(stored, dict) or stored.pop("family", None) != FAMILY:
+        raise ValueError(f'{folder / "config.json"} is not a denoiser of this library: expected "family": "{FAMILY}"')
+    fields = {field.name for field in dataclasses.fields(TransformerConfig)}
+    if unknown := stored.keys() - fields:
+        raise ValueError(
+            f"{folder / 'config.json'} has unknown keys {sorted(unknown)}; expected some of {sorted(fields)}"
+        )
+    try:
+        return TransformerConfig(**{key: tuple(v) if isinstance(v, list) else v for key, v in stored.items()})
+    except TypeError as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from error

@@ -1,0 +1,236 @@
+"""One bidirectional transformer for every denoiser: ours, LLaDA, SMDM and Dream differ only in its configuration.
+
+Shapes: ``B`` canvases, ``L`` positions, ``D`` width, ``H`` heads, ``V`` vocabulary.
+
+The block is Llama's without the causal mask: RMSNorm, rotary or learned positions, optionally grouped key/value heads,
+optionally a bias on q, k and v, SwiGLU. Two things are ours:
+
+* ``grid``: heads are tied to the relations of a Sudoku grid. A third of them attends within rows, a third within columns, a
+  third within boxes.
+* ``hidden`` returns the vector that *predicts* position ``i`` at index ``i``. Dream predicts a token from its left neighbour's
+  state (``logit_shift``); the shift happens here, and nothing downstream knows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The shape of a denoiser and the ids it reserves. ``head_rows`` (``vocab_size`` if None) is the ``V`` of its logits."""
+
+    vocab_size: int
+    width: int
+    n_layers: int
+    n_heads: int
+    ffn: int
+    mask_id: int
+    max_length: int = 4096
+    n_kv_heads: int | None = None
+    head_width: int | None = None
+    head_rows: int | None = None
+    positions: str = "rotary"
+    rope_theta: float = 10_000.0
+    qkv_bias: bool = False
+    norm_eps: float = 1e-5
+    tied_head: bool = False
+    logit_shift: bool = False
+    grid: int | None = None
+    pad_id: int | None = None
+    end_ids: tuple[int, ...] = ()
+    forbidden_ids: tuple[int, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.positions not in ("rotary", "learned", "none"):
+            raise ValueError(f"positions must be 'rotary', 'learned' or 'none', got {self.positions!r}")
+        if self.head_width is None and self.width % self.n_heads:
+            raise ValueError(
+                f"width {self.width} is not a multiple of n_heads {self.n_heads}: change either or set head_width"
+            )
+        if self.n_heads % (self.n_kv_heads or self.n_heads):
+            raise ValueError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}")
+        if self.grid is not None and (self.n_heads % 3 or self.n_kv_heads not in (None, self.n_heads)):
+            raise ValueError(
+                f"a grid ties heads to rows, columns and boxes: n_heads must be a multiple of 3 and not grouped, got {self.n_heads}"
+            )
+
+
+class Attention(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.n_heads = config.n_heads
+        self.n_kv_heads = config.n_kv_heads or config.n_heads
+        self.head_width = config.head_width or config.width // config.n_heads
+        kv_width = self.n_kv_heads * self.head_width
+        self.q = nn.Linear(config.width, self.n_heads * self.head_width, bias=config.qkv_bias)
+        self.k = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
+        self.v = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
+        self.out = nn.Linear(self.n_heads * self.head_width, config.width, bias=False)
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Float[Tensor, "B L D"]:
+        q, k, v = (
+            proj(x).unflatten(-1, (heads, self.head_width))
+            for proj, heads in ((self.q, self.n_heads), (self.k, self.n_kv_heads), (self.v, self.n_kv_heads))
+        )
+        return self.out(attend(q, k, v).flatten(-2))
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, width: int, ffn: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, ffn, bias=False)
+        self.up = nn.Linear(width, ffn, bias=False)
+        self.down = nn.Linear(ffn, width, bias=False)
+
+    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.attention = Attention(config)
+        self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.ffn = SwiGLU(config.width, config.ffn)
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Float[Tensor, "B L D"]:
+        x = x + self.attention(self.attention_norm(x), attend)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Transformer(nn.Module):
+    """A ``Denoiser``. Build it from a configuration, or load one with :func:`unmask.load_denoiser`."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.position = nn.Embedding(config.max_length, config.width) if config.positions == "learned" else None
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.head = nn.Linear(config.width, config.head_rows or config.vocab_size, bias=False)
+        if config.tied_head:
+            self.head.weight = self.embedding.weight
+        related = _related(config.grid, config.n_heads) if config.grid else None
+        self.register_buffer("related", related, persistent=False)
+        self.forwarded = 0
+
+    @property
+    def mask_id(self) -> int:
+        return self.config.mask_id
+
+    @property
+    def pad_id(self) -> int | None:
+        return self.config.pad_id
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        return self.config.end_ids
+
+    @property
+    def forbidden_ids(self) -> tuple[int, ...]:
+        """Ids that may never be revealed: the mask, and whatever else the configuration reserves."""
+        rows = self.config.head_rows or self.config.vocab_size
+        return tuple(i for i in (self.config.mask_id, *self.config.forbidden_ids) if i < rows)
+
+    def initialise(self, generator: torch.Generator | None = None) -> Transformer:
+        """GPT-2's initialisation: normal 0.02, biases 0, projections into the residual stream scaled down by depth."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                residual = name.endswith(("out.weight", "down.weight"))
+                std = 0.02 / (2 * self.config.n_layers) ** 0.5 if residual else 0.02
+                nn.init.normal_(parameter, std=std, generator=generator)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        return self
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """States that predict each position. ``attention`` is False on padding, which is neither seen nor counted in positions."""
+        self.forwarded += len(tokens)
+        if tokens.shape[1] > self.config.max_length:
+            raise ValueError(f"a canvas of {tokens.shape[1]} positions exceeds the denoiser's {self.config.max_length}")
+        x = self.embedding(tokens)
+        places = _places(tokens, attention)
+        if self.position is not None:
+            x = x + self.position(places)
+        attend = self._attend(places, attention, x.dtype)
+        for block in self.blocks:
+            x = block(x, attend)
+        x = self.norm(x)
+        # A row's first token has no left neighbour (padding is none): it is predicted from its own state.
+        return torch.where(places[..., None] == 0, x, x.roll(1, dims=1)) if self.config.logit_shift else x
+
+    def logits(self, hidden: Float[Tensor, "*N D"]) -> Float[Tensor, "*N V"]:
+        return self.head(hidden)
+
+    def _attend(
+        self, places: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, dtype: torch.dtype
+    ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        rotate = lambda x: x  # noqa: E731
+        if self.config.positions == "rotary":
+            width = self.config.head_width or self.config.width // self.config.n_heads
+            cos, sin = _rotary(places, width, self.config.rope_theta, dtype)
+            rotate = lambda x: x * cos + _half_turn(x) * sin  # noqa: E731
+        mask = (
+            None if self.related is None else self.related[None]
+        )  # in three dimensions it would miss the fused kernel
+        if attention is not None and not bool(attention.all()):
+            seen = attention[:, None, None, :]
+            mask = seen if mask is None else seen & mask
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k, v = (x.transpose(1, 2) for x in (rotate(q), rotate(k), v))
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+            return y.transpose(1, 2)
+
+        return attend
+
+
+def _places(tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B L"]:
+    """The index of each token among its row's real tokens, so that padding on either side moves nothing."""
+    if attention is None:
+        return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    return (attention.long().cumsum(1) - 1).clamp(min=0)
+
+
+def _rotary(
+    places: Int[Tensor, "B L"], width: int, theta: float, dtype: torch.dtype
+) -> tuple[Float[Tensor, "B L 1 w"], Float[Tensor, "B L 1 w"]]:
+    """Half-split rotary angles (pair ``(i, i + w/2)``), computed in float32 whatever the weights are."""
+    exponent = torch.arange(0, width, 2, device=places.device, dtype=torch.float32) / width
+    angle = places[..., None].float() * theta**-exponent
+    angle = torch.cat([angle, angle], dim=-1)[:, :, None, :]
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def _half_turn(x: Float[Tensor, "B L H w"]) -> Float[Tensor, "B L H w"]:
+    left, right = x.chunk(2, dim=-1)
+    return torch.cat([-right, left], dim=-1)
+
+
+def _related(size: int, n_heads: int) -> Bool[Tensor, "H L L"]:
+    """Which cells each head sees on a ``size``×``size`` grid: a third of the heads its row, a third its column, a third its box.
+
+    Attention over the ``size`` cells of a unit alone would do less arithmetic, but on CPUs it is slower than the fused kernel
+    with a mask: the units are too small to fill it.
+    """
+    height = max(h for h in range(1, size + 1) if size % h == 0 and h * h <= size)
+    cell = torch.arange(size * size)
+    row, column = cell // size, cell % size
+    box = row // height * height + column // (size // height)
+    same = torch.stack([unit[:, None] == unit for unit in (row, column, box)])
+    return same.repeat_interleave(n_heads // 3, dim=0)

@@ -1,0 +1,197 @@
+"""Masked training of a denoiser, along random orders (pre-training).
+
+Appendix "Training": ``L(θ) = −E_{x∼π, M∼q} Σ_{i∈M} log p_θ^i(x_i | x^M)``. The pattern ``M`` hides each position of the answer with
+probability ``t``, one ``t ∼ U(0, 1)`` per row; what the task gives (a prompt, a puzzle's clues) is never hidden.
+
+Where we depart from the appendix: the loss is a mean over hidden positions, not a sum, so that its scale does not depend on
+``t``; ``weight="elbo"`` weighs each row by E[1/t] given how many it hides instead, which makes the loss an upper bound of
+−log p(x), per position of the answer.
+
+Every batch is a function of the seed and the step alone. A run that was killed resumes from its last checkpoint and draws what it
+would have drawn.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from unmask.denoisers.transformer import Transformer
+from unmask.protocols import Canvas, counter_uniform
+from unmask.runs import Run, flatten_optimizer, restore_optimizer
+
+Source = Callable[[int, int], Canvas]
+"""``source(step, batch)`` gives that step's canvases, always the same ones."""
+
+
+@dataclass(frozen=True)
+class MaskedTraining:
+    """How long and how fast. ``samples`` are canvases seen; ``ema`` is the decay of the averaged weights (0: keep the last)."""
+
+    samples: int = 20_000
+    batch: int = 64
+    lr: float = 2e-3
+    warmup: float = 0.02
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    ema: float = 0.0
+    weight: str = "hidden"
+    seed: int = 0
+    log_every: int = 20
+    save_every: int = 200
+
+    def __post_init__(self) -> None:
+        if self.weight not in ("hidden", "elbo"):
+            raise ValueError(f"weight must be 'hidden' or 'elbo', got {self.weight!r}")
+        if self.samples < self.batch:
+            raise ValueError(f"samples ({self.samples}) must be at least one batch ({self.batch})")
+
+    @property
+    def steps(self) -> int:
+        return self.samples // self.batch
+
+    def lr_at(self, step: int) -> float:
+        """Linear warm-up, then a cosine to zero."""
+        warmup = max(1, round(self.warmup * self.steps))
+        if step < warmup:
+            return self.lr * (step + 1) / warmup
+        return self.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, self.steps - warmup)))
+
+
+def random_pattern(
+    canvas: Canvas, mask_id: int, seed: int, step: int
+) -> tuple[Bool[Tensor, "B L"], Float[Tensor, "B 1"]]:
+    """Hide each position of the answer with probability t, one t per row, at least one position in each row."""
+    answer = canvas.tokens == mask_id
+    row = torch.arange(len(answer))[:, None]
+    t = counter_uniform(seed, step, 0, row)
+    draw = counter_uniform(seed, step, 1, row, torch.arange(answer.shape[1])[None])
+    draw = draw.masked_fill(~answer, 2.0)
+    least = torch.zeros_like(answer).scatter(1, draw.argmin(1, keepdim=True), True)
+    return ((draw < t) | least) & answer, t
+
+
+def elbo_weight(answer: Bool[Tensor, "B L"], pattern: Bool[Tensor, "B L"]) -> Float[Tensor, "B 1"]:
+    """E[1/t | k] = (n + 1)/k, for k hidden of n positions.
+
+    k is uniform over 0…n and a pattern that would hide nothing hides one position, so k = 1 comes up twice and counts half.
+    Dividing by t itself would give those rows, whose t is near 0, weights without a finite mean.
+    """
+    n, k = answer.sum(1, keepdim=True), pattern.sum(1, keepdim=True)
+    return (n + 1) / k.clamp(min=2)
+
+
+def masked_loss(
+    denoiser: Transformer,
+    canvas: Canvas,
+    pattern: Bool[Tensor, "B L"],
+    weight: Float[Tensor, "B 1"] | None = None,
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Cross-entropy of the hidden tokens and the share of them that the denoiser guesses."""
+    tokens = canvas.target.masked_fill(pattern, denoiser.mask_id)
+    logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[pattern])
+    target = canvas.target[pattern]
+    loss = F.cross_entropy(logits, target, reduction="none")
+    if weight is not None:
+        per_row = weight.expand_as(pattern)[pattern]
+        total = (loss * per_row).sum() / (canvas.tokens == denoiser.mask_id).sum()
+    else:
+        total = loss.mean()
+    return total, (logits.argmax(-1) == target).float().mean()
+
+
+def train_masked(
+    denoiser: Transformer, source: Source, config: MaskedTraining, run: Run | None = None
+) -> Iterator[dict[str, Any]]:
+    """Train in place, yielding a record every ``log_every`` steps. With a run, log, checkpoint and resume."""
+    optimizer = torch.optim.AdamW(
+        denoiser.parameters(), lr=config.lr, betas=(0.9, 0.99), weight_decay=config.weight_decay
+    )
+    average = {name: p.detach().clone() for name, p in denoiser.named_parameters()} if config.ema else {}
+    start, (losses, hits) = _restore(denoiser, optimizer, average, run) if run else (0, ([], []))
+    began = time.perf_counter()
+    with ThreadPoolExecutor(1) as ahead:
+        upcoming = ahead.submit(source, start, config.batch)
+        for step in range(start, config.steps):
+            canvas = upcoming.result()
+            if step + 1 < config.steps:
+                upcoming = ahead.submit(source, step + 1, config.batch)
+            pattern, _ = random_pattern(canvas, denoiser.mask_id, config.seed, step)
+            weight = elbo_weight(canvas.tokens == denoiser.mask_id, pattern) if config.weight == "elbo" else None
+            loss, hit = masked_loss(denoiser, canvas, pattern, weight)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(denoiser.parameters(), config.clip)
+            for group in optimizer.param_groups:
+                group["lr"] = config.lr_at(step)
+            optimizer.step()
+            with torch.no_grad():
+                for name, p in denoiser.named_parameters():
+                    if name in average:
+                        average[name].lerp_(p, 1 - min(config.ema, (step + 1) / (step + 10)))
+            losses.append(loss.detach())
+            hits.append(hit)
+            done = step + 1
+            record = None
+            if done % config.log_every == 0 or done == config.steps:
+                record = {
+                    "step": done,
+                    "samples": done * config.batch,
+                    "loss": torch.stack(losses).mean().item(),
+                    "token_accuracy": torch.stack(hits).mean().item(),
+                    "lr": config.lr_at(step),
+                    "samples_per_second": (done - start) * config.batch / (time.perf_counter() - began),
+                }
+                losses, hits = [], []
+                if run:
+                    run.log(record)
+            # After its own record, which a run killed in between would lose; what awaits the next record is saved with it.
+            if run and (done % config.save_every == 0 or done == config.steps):
+                _save(denoiser, optimizer, average, run, done, [losses, hits])
+            if record is not None:
+                yield record
+    with torch.no_grad():
+        for name, p in denoiser.named_parameters():
+            if name in average:
+                p.copy_(average[name])
+
+
+def _save(
+    denoiser: Transformer,
+    optimizer: torch.optim.Optimizer,
+    average: dict[str, Tensor],
+    run: Run,
+    step: int,
+    awaiting: list[list[Tensor]],
+) -> None:
+    tensors, state = flatten_optimizer(optimizer)
+    tensors |= {f"model.{name}": tensor for name, tensor in denoiser.state_dict().items()}
+    tensors |= {f"average.{name}": tensor for name, tensor in average.items()}
+    run.save(step, tensors, {"optimizer": state, "awaiting": [[x.item() for x in values] for values in awaiting]})
+
+
+def _restore(
+    denoiser: Transformer, optimizer: torch.optim.Optimizer, average: dict[str, Tensor], run: Run
+) -> tuple[int, list[list[Tensor]]]:
+    checkpoint = run.load_latest()
+    if checkpoint is None:
+        run.rewind(None)
+        return 0, [[], []]
+    part = lambda prefix: {  # noqa: E731
+        name.removeprefix(prefix): tensor for name, tensor in checkpoint.tensors.items() if name.startswith(prefix)
+    }
+    denoiser.load_state_dict(part("model."))
+    for name, tensor in part("average.").items():
+        average[name].copy_(tensor)
+    restore_optimizer(optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+    run.rewind(checkpoint.step)
+    return checkpoint.step, [[torch.tensor(x) for x in values] for values in checkpoint.state.get("awaiting", [[], []])]

@@ -1,0 +1,166 @@
+"""``OrderPolicy``: the learned scheduler ``v_φ``, and the small self-describing artefact it is saved as.
+
+``v_φ(i | s) = exp(u_i(s)/τ) 1{i ∈ M} / Σ_j …`` (Eq. masked_softmax). The score is ``u_i = c_i + f_φ(s)_i``: ``c_i = log p̂_i/(1 − p̂_i)`` is
+confidence as a logit, and the network's readout starts at zero, so an untrained policy is a soft confidence order. With
+``residual=False`` it starts from its random weights (the paper's silence read literally).
+
+The policy reads what the denoiser says about *every* hidden position, and what is revealed. It never sees a hidden token: the
+observation is made of the canvas, in which hidden tokens are masks, and of the denoiser's distributions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.policies.networks import MLP, Attentive, Grid, Projection
+from unmask.protocols import Denoiser, View
+
+FEATURES = ("confidence", "entropy", "position", "margin", "progress")
+KINDS = ("mlp", "transformer", "hidden", "grid")
+LOGIT_CAP = 30.0
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """What the policy is, what it reads, and what it was trained for.
+
+    ``features`` of the statistics kinds: log p̂, entropy / log V, j / L, margin, share revealed; the hidden bit is always there.
+    ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid kind reads the whole
+    distribution of a cell, not only its statistics. ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
+    """
+
+    kind: str = "grid"
+    width: int = 24
+    n_layers: int = 3
+    n_heads: int = 4
+    features: Sequence[str] = ("confidence", "entropy", "position")
+    tokens: bool = True
+    distribution: bool = True
+    residual: bool = True
+    temperature: float = 1.0
+    size: int | None = None
+    length: int | None = None
+    vocab_size: int = 0
+    mask_id: int = 0
+    hidden_width: int = 0
+    denoiser: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", tuple(self.features))  # JSON brings a list
+        if self.kind not in KINDS:
+            raise ValueError(f"policy kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        if unknown := [name for name in self.features if name not in FEATURES]:
+            raise ValueError(f"unknown policy features {unknown}: expected some of {', '.join(FEATURES)}")
+        if self.temperature <= 0:
+            raise ValueError(f"the policy's temperature must be positive, got {self.temperature}")
+
+
+class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=["masked-diffusion", "decoding-order"]):
+    """A Scheduler. ``policy(view)`` scores; ``observe`` and ``score`` are its two halves, for training on recorded states."""
+
+    whole = True
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        embedded = (c.vocab_size, c.length) if c.tokens else (None, None)
+        if c.kind == "mlp":
+            self.network = MLP(len(c.features) + 1, c.width, *embedded)
+        elif c.kind == "transformer":
+            self.network = Attentive(len(c.features) + 1, c.width, c.n_layers, c.n_heads, *embedded)
+        elif c.kind == "hidden":
+            self.network = Projection(c.hidden_width, c.width)
+        else:
+            if not c.size:
+                raise ValueError("a grid policy needs a denoiser of grids: its configuration says no size")
+            self.network = Grid(c.size, 7, c.width, c.n_layers)
+        if c.residual:
+            nn.init.zeros_(self.network.readout.weight)
+            nn.init.zeros_(self.network.readout.bias)
+
+    def check(self, denoiser: Denoiser, length: int | None = None) -> "OrderPolicy":
+        """Refuse a denoiser that this policy was not made for."""
+        c = self.config
+        if denoiser.mask_id != c.mask_id:
+            raise ValueError(f"this policy was trained for mask id {c.mask_id}, the denoiser's is {denoiser.mask_id}")
+        theirs = getattr(getattr(denoiser, "config", None), "vocab_size", c.vocab_size)
+        if c.vocab_size and theirs != c.vocab_size:
+            raise ValueError(
+                f"this policy was trained for {c.vocab_size} tokens ({c.denoiser}), the denoiser has {theirs}"
+            )
+        width = getattr(getattr(denoiser, "config", None), "width", c.hidden_width)
+        if c.kind == "hidden" and width != c.hidden_width:
+            raise ValueError(
+                f"this policy reads states of width {c.hidden_width} ({c.denoiser}), the denoiser's have {width}"
+            )
+        return self
+
+    def observe(self, view: View) -> dict[str, Tensor]:
+        """What the policy reads of a state, small enough to keep: it is all that training needs later."""
+        c = self.config
+        seen = {"eligible": view.eligible, "hidden": view.hidden, "tokens": view.tokens, "confidence": view.confidence}
+        if view.attention is not None:
+            seen["real"] = view.attention
+        if c.kind == "hidden":
+            return {**seen, "states": view.states}
+        if c.kind == "grid":
+            logp = view.prices.logp.new_zeros(*view.tokens.shape, view.prices.logp.shape[1]).index_put(
+                view.at, view.prices.logp
+            )
+            return {**seen, "logp": logp[..., 1:], "best": view.best}
+        priced = view.hidden
+        vocabulary = view.prices.logp.shape[1] - len(view.denoiser.forbidden_ids)
+        region = (view.index >= 0).sum(1, keepdim=True).clamp(min=1)
+        columns = {
+            "confidence": view.confidence.masked_fill(~priced, 0.0),
+            "entropy": view.entropy.masked_fill(~priced, 0.0) / torch.log(torch.tensor(float(max(2, vocabulary)))),
+            "position": view.index.clamp(min=0) / region,
+            "margin": view.margin.masked_fill(~priced, 0.0),
+            "progress": (1 - view.remaining / view.total.clamp(min=1))[:, None].expand_as(view.confidence),
+        }
+        stacked = [columns[name] for name in c.features] + [priced.float()]
+        return {**seen, "features": torch.stack(stacked, dim=-1).float()}
+
+    def score(self, seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
+        """u_φ: differentiable in φ, from an observation."""
+        c = self.config
+        if c.kind == "hidden":
+            residual = self.network(seen["states"])
+        elif c.kind == "grid":
+            residual = self.network(*self._grid_input(seen))
+        else:
+            real = seen.get("real", torch.ones_like(seen["hidden"]))
+            residual = self.network(seen["features"], seen["tokens"], real)
+        return residual + self.confidence_logit(seen) if c.residual else residual
+
+    def forward(self, view: View) -> Float[Tensor, "b L"]:
+        return self.score(self.observe(view))
+
+    def logv(self, scores: Float[Tensor, "b L"], seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
+        """log v_φ(i | s): −inf off the candidates (Eq. masked_softmax)."""
+        return (scores / self.config.temperature).masked_fill(~seen["eligible"], -torch.inf).log_softmax(1)
+
+    @staticmethod
+    def confidence_logit(seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
+        """log p̂/(1 − p̂) from log p̂, exact where p̂ is all but 1."""
+        confidence = seen["confidence"].masked_fill(~seen["hidden"], -1.0)
+        return -torch.log(torch.expm1(-confidence).clamp(min=1e-30)).clamp(max=LOGIT_CAP)
+
+    def _grid_input(self, seen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Per cell and digit: p, log p, p relative to the best, revealed here, hidden cell; per cell: p̂ and its logit."""
+        hidden = seen["hidden"][..., None]
+        digits = seen["logp"].shape[-1]
+        logp = seen["logp"].clamp(min=-20.0).masked_fill(~hidden, 0.0)
+        p = logp.exp() * hidden
+        revealed = torch.nn.functional.one_hot(seen["tokens"], digits + 1)[..., 1:].float()
+        best = (seen["best"] - 1).clamp(min=0)
+        if not self.config.distribution:
+            p, logp = (x * torch.nn.functional.one_hot(best, digits) for x in (p, logp))
+        logit = (self.confidence_logit(seen)[..., None] / 10).masked_fill(~hidden, 0.0).expand_as(p)
+        entropy = -(p * logp).sum(-1, keepdim=True).expand_as(p)
+        leading = torch.nn.functional.one_hot(best, digits).float() * hidden
+        features = torch.stack([p, logp / 5, revealed, hidden.float().expand_as(p), logit, entropy, leading], dim=-1)
+        return features, best

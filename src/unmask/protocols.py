@@ -1,0 +1,262 @@
+"""The nouns of the library: what is plugged in (Denoiser, Scheduler, Pace, Task), and what flows between (View, Path).
+
+Axis letters, everywhere: ``B`` canvases, ``b`` of them still live, ``L`` positions, ``V`` vocabulary, ``D`` width, ``K`` reveals
+of the longest row, ``N`` positions priced in one step, ``S`` states of all rows. Boolean tensors are adjectives: *hidden*,
+*eligible*, *live*. Log-probabilities end in ``_logp``.
+
+A canvas is a row of tokens in which ``mask_id`` marks what is hidden. At each step the denoiser prices the eligible positions,
+a scheduler scores them, a pace says how many go, and their tokens are revealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.pricing import Prices
+
+
+@runtime_checkable
+class Denoiser(Protocol):
+    """A frozen masked language model. ``hidden`` and ``logits`` are two calls so that only eligible positions pay for a head.
+
+    ``hidden(tokens, attention)[:, i]`` is the state that predicts position ``i``: a model that predicts its right neighbour
+    shifts inside ``hidden``. ``attention`` is False on padding, which must change nothing. ``forbidden_ids`` are never
+    revealed (the mask at least). ``forwarded`` counts the canvases that went through ``hidden``.
+    """
+
+    forwarded: int
+
+    @property
+    def mask_id(self) -> int: ...
+    @property
+    def pad_id(self) -> int | None: ...
+    @property
+    def end_ids(self) -> tuple[int, ...]: ...
+    @property
+    def forbidden_ids(self) -> tuple[int, ...]: ...
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L D"]: ...
+    def logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]: ...
+
+
+@dataclass(frozen=True)
+class View:
+    """All a scheduler may look at: the live rows of one step. Dense properties are ``[b, L]``, −inf where nothing was priced.
+
+    ``rows`` are the live rows' indices in the caller's batch; ``index`` the place of each position inside its row's region
+    (−1 outside), ``place`` the same inside its block; ``at`` the (row, position) pairs that were priced, in row-major order; ``step`` the number of steps taken.
+    ``reference`` is None except for oracles. ``memory`` lives as long as the decoding, for rules that look back.
+    """
+
+    denoiser: Denoiser
+    tokens: Int[Tensor, "b L"]
+    attention: Bool[Tensor, "b L"] | None
+    hidden: Bool[Tensor, "b L"]
+    eligible: Bool[Tensor, "b L"]
+    index: Int[Tensor, "b L"]
+    place: Int[Tensor, "b L"]
+    rows: Int[Tensor, "b"]
+    step: int
+    total: Int[Tensor, "b"]
+    states: Float[Tensor, "b L D"]
+    at: tuple[Int[Tensor, "N"], Int[Tensor, "N"]]
+    prices: Prices
+    seeds: Int[Tensor, "b"]
+    reference: Int[Tensor, "b L"] | None = None
+    memory: dict[Any, Any] = field(default_factory=dict)
+
+    def dense(self, packed: Float[Tensor, "N"], fill: float = -torch.inf) -> Float[Tensor, "b L"]:
+        """Spread packed values over the canvas."""
+        return packed.new_full(self.tokens.shape, fill).index_put(self.at, packed)
+
+    @cached_property
+    def confidence(self) -> Float[Tensor, "b L"]:
+        return self.dense(self.prices.confidence)
+
+    @cached_property
+    def margin(self) -> Float[Tensor, "b L"]:
+        return self.dense(self.prices.margin)
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, "b L"]:
+        """+inf where nothing was priced: an unpriced position is the least certain."""
+        return self.dense(self.prices.entropy, torch.inf)
+
+    @cached_property
+    def best(self) -> Int[Tensor, "b L"]:
+        """The likeliest token of each priced position; the canvas elsewhere."""
+        return self.tokens.index_put(self.at, self.prices.best)
+
+    @cached_property
+    def reference_logp(self) -> Float[Tensor, "b L"] | None:
+        """log p(x*_i | s) of each priced position, for oracles and rewards."""
+        if self.reference is None:
+            return None
+        return self.dense(self.prices.logp.gather(1, self.reference[self.at][:, None])[:, 0])
+
+    @cached_property
+    def remaining(self) -> Int[Tensor, "b"]:
+        return self.hidden.sum(1)
+
+    def uniform(self, purpose: int) -> Float[Tensor, "b L"]:
+        """Numbers in (0, 1) that depend only on the row's seed, the step, the purpose and the index in the region.
+
+        Neither the other rows nor padding, which moves a position but not its index, change them.
+        """
+        return counter_uniform(self.seeds[:, None], self.step, purpose, self.index)
+
+    def gumbel(self, purpose: int) -> Float[Tensor, "b L"]:
+        return -torch.log(-torch.log(self.uniform(purpose)))
+
+
+@runtime_checkable
+class Scheduler(Protocol):
+    """Scores positions: the higher, the sooner. A plain function will do.
+
+    Optional attributes: ``whole`` (True: price every hidden position, not only the eligible ones), ``oracle`` (True: the
+    view carries the reference).
+    """
+
+    def __call__(self, view: View, /) -> Float[Tensor, "b L"]: ...
+
+
+@runtime_checkable
+class Pace(Protocol):
+    """How many at once: from a view, the keys that rank its eligible positions and the step's quota, the set to reveal.
+
+    Every row with an eligible position reveals at least one; rows do not influence each other.
+    """
+
+    def __call__(self, view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"], /) -> Bool[Tensor, "b L"]: ...
+
+
+@dataclass(frozen=True)
+class States:
+    """Every state that a decoding visited, flat: what rewards, training and viewers need, so that nobody runs the denoiser again.
+
+    ``keys`` are the scores after division by the temperature; ``target_logp`` prices *all* candidates of the state.
+    ``observed`` holds what the caller's ``observe`` returned, by name.
+    """
+
+    row: Int[Tensor, "S"]
+    step: Int[Tensor, "S"]
+    tokens: Int[Tensor, "S L"]
+    eligible: Bool[Tensor, "S L"]
+    revealed: Bool[Tensor, "S L"]
+    scores: Float[Tensor, "S L"]
+    confidence: Float[Tensor, "S L"]
+    margin: Float[Tensor, "S L"]
+    entropy: Float[Tensor, "S L"]
+    best: Int[Tensor, "S L"]
+    target_logp: Float[Tensor, "S L"] | None
+    observed: dict[str, Tensor]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True)
+class Path:
+    """The record of one decoding of ``B`` canvases; −1 and 0 pad rows with fewer than ``K`` reveals.
+
+    ``order[r, k]`` is the position revealed ``k``-th, ``step[r, k]`` the step it fell in (several share a step when the
+    decoding is parallel). ``logp`` is log p of the revealed token under the denoiser; under teacher forcing its row sum is
+    log p(x | σ). ``order_logp`` is log v of the choice at the order's temperature (0 for a greedy order).
+    """
+
+    tokens: Int[Tensor, "B L"]
+    order: Int[Tensor, "B K"]
+    step: Int[Tensor, "B K"]
+    logp: Float[Tensor, "B K"]
+    order_logp: Float[Tensor, "B K"]
+    score: Float[Tensor, "B K"]
+    states: States | None
+    denoiser_calls: int
+    steps: int
+    seconds: float
+    denoiser_seconds: float
+
+    @property
+    def reveals(self) -> Int[Tensor, "B"]:
+        return (self.order >= 0).sum(1)
+
+    @property
+    def path_logp(self) -> Float[Tensor, "B"]:
+        """log p(x | σ): the sum of what the denoiser gave to each revealed token (Eq. monte_carlo_return)."""
+        return self.logp.sum(1)
+
+    @property
+    def rank(self) -> Int[Tensor, "B L"]:
+        """The place of each position in the order, −1 where it was given."""
+        rank = torch.full_like(self.tokens, -1)
+        row, k = torch.nonzero(self.order >= 0, as_tuple=True)
+        rank[row, self.order[row, k]] = k
+        return rank
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """What a task hands to the loop: partly hidden tokens, their truth, and where the answer stands."""
+
+    tokens: Int[Tensor, "B L"]
+    target: Int[Tensor, "B L"]
+    region: Bool[Tensor, "B L"] | None = None
+    attention: Bool[Tensor, "B L"] | None = None
+    candidates: Bool[Tensor, "B L"] | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``exact``: the answer is right as a whole; ``share``: the part of it that is right."""
+
+    exact: Bool[Tensor, "B"]
+    share: Float[Tensor, "B"]
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A finite set of problems: canvases, their truth, a verifier, a stratum for each, and how to draw an answer."""
+
+    @property
+    def name(self) -> str: ...
+    def __len__(self) -> int: ...
+    def canvas(self, rows: Sequence[int]) -> Canvas: ...
+    def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict: ...
+    def stratum(self, row: int) -> str: ...
+    def draw(self, row: int, tokens: Int[Tensor, "L"]) -> str: ...
+
+
+Observe = Callable[[View], dict[str, Tensor]]
+
+
+def counter_uniform(*counters: int | Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Uniform numbers in (0, 1) as a hash of integers: splitmix64's finaliser after each counter, the same on every device."""
+    state = torch.zeros((), dtype=torch.int64)
+    for counter in counters:
+        state = state.to(counter.device) if isinstance(counter, Tensor) else state
+        state = _mix(state + counter + _GOLDEN)
+    # The largest of the 2²⁴ numbers would round to 1, whose Gumbel is infinite and which lies past every token's share.
+    return (((state >> 40) & 0xFFFFFF).float().add(0.5) / 2**24).clamp(max=1 - 2**-24)
+
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+
+
+def _mix(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+    x = (x ^ _shift(x, 30)) * _MIX[0]
+    x = (x ^ _shift(x, 27)) * _MIX[1]
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Int[Tensor, "..."], by: int) -> Int[Tensor, "..."]:
+    """A logical shift to the right: torch's is arithmetic."""
+    return (x >> by) & ((1 << (64 - by)) - 1)

@@ -1,0 +1,98 @@
+"""Names to things: denoisers and schedulers by shipped name, folder or hub id."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.denoisers.folder import load_folder
+from unmask.denoisers.transformer import Transformer
+from unmask.pace import PACES
+from unmask.protocols import Pace, Scheduler
+from unmask.schedulers import SCHEDULERS
+from unmask.tasks.sudoku.task import expert
+
+SHIPPED = Path(__file__).parent / "shipped"
+ALL_SCHEDULERS: dict[str, Callable[..., Scheduler]] = {**SCHEDULERS, "expert": lambda: expert}
+
+
+def shipped() -> list[str]:
+    """The denoisers inside the package."""
+    return sorted(path.parent.name for path in SHIPPED.glob("*/model.safetensors"))
+
+
+def load_denoiser(name: str | Path, dtype: torch.dtype = torch.float32) -> Transformer:
+    """A frozen denoiser by its shipped name, its folder (or the run that trained it), or its id on the hub."""
+    for folder in (SHIPPED / name, Path(name) / "denoiser", Path(name)):
+        if (folder / "config.json").exists() and (folder / "model.safetensors").exists():
+            return load_folder(folder, dtype)
+    if isinstance(name, Path) or Path(name).exists():
+        raise ValueError(f"expected a denoiser's folder with config.json and model.safetensors, got {name}")
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return load_folder(_download(name), dtype)
+    raise ValueError(
+        f"no denoiser {name!r}: expected a folder, a hub id, or one of {', '.join(shipped())}{did_you_mean(name, shipped())}"
+    )
+
+
+def load_scheduler(spec: str) -> Scheduler:
+    """A scheduler by name, with options after colons: ``confidence``, ``pc_sampler:decay=0:cap=10``."""
+    return _build(spec, ALL_SCHEDULERS, "scheduler")
+
+
+def load_pace(spec: str) -> Pace:
+    """A rule for how many per step, by name, with options after colons: ``threshold:p=0.8``."""
+    return _build(spec, PACES, "pace")
+
+
+def _build(spec: str, table: dict[str, Callable[..., Any]], kind: str) -> Any:
+    name, *options = spec.strip().split(":")
+    if name not in table:
+        raise ValueError(f"no {kind} {name!r}: expected one of {', '.join(table)}{did_you_mean(name, table)}")
+    # What is not a number, such as a table of frequencies, can only be given in Python.
+    defaults = {p.name: p.default for p in inspect.signature(table[name]).parameters.values()}
+    known = {key: value for key, value in defaults.items() if isinstance(value, int | float)}
+    given: dict[str, Any] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or key not in known:
+            takes = ", ".join(f"{key}={value}" for key, value in known.items()) or "no options"
+            near = did_you_mean(key, known)
+            raise ValueError(f"{kind} {name!r} has no option {option!r}: it takes {takes}{near}")
+        given[key] = _number(value, type(known[key]), f"{kind} {name!r}: {key}")
+    return table[name](**given)
+
+
+def _number(text: str, kind: type, what: str) -> int | float:
+    """A count (at least 1) or a finite number (at least 0): no option of a scheduler or a pace is anything else."""
+    try:
+        value = kind(text)
+    except ValueError:
+        value = math.nan
+    least = 1 if kind is int else 0
+    if not least <= value < math.inf:
+        raise ValueError(f"{what} must be a {'whole ' if kind is int else ''}number of at least {least}, got {text!r}")
+    return value
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["config.json", "*.safetensors", "README.md"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"there is no folder {name!r}, and the hub has not given such a denoiser: {reason}") from error
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: the nearest of the known names, if one is near."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,394 @@
+"""Run directories: the configuration, metrics and checkpoints of one training run, safe against being killed.
+
+    folder/
+      config.json                 the resolved configuration
+      versions.json               what it ran on ("earlier": before a resumed run changed it)
+      metrics.jsonl               one JSON object a line, in the order of its "step"
+      checkpoints/latest.json     which checkpoint counts
+      checkpoints/step-XXXXXXXX/  state.safetensors (tensors) and state.json (the rest, with checksums)
+      .lock                       held by the one process that writes here
+
+A file or a checkpoint gets its name only when it is complete: written aside, synced, renamed. Nothing is
+pickled. Resuming, in the order in which it must happen:
+
+    run = Run.create(folder, config, resume=True)
+    with run.lock():
+        checkpoint = run.load_latest()
+        run.rewind(checkpoint.step if checkpoint else None)
+        ...
+        run.log({"step": step, "loss": loss})
+        run.save(step, tensors, state)
+"""
+
+import dataclasses
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+KEPT = 2  # the newest checkpoint, and one to fall back on
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `save` was given. `skipped` says which newer checkpoints were damaged, and how."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory; `Run.create` begins or resumes one, `Run(folder)` only looks at one."""
+
+    folder: Path
+
+    @classmethod
+    def create(cls, folder: str | Path, config: Any, resume: bool = False, may_differ: Collection[str] = ()) -> "Run":
+        """Begin a run in `folder` with the dataclass `config`, or `resume` it (begin it if there is none).
+
+        A resumed run must have the stored configuration but for the keys in `may_differ` ("steps"; "policy"
+        for "policy.width" and all its kin), whose new values replace the stored ones.
+        """
+        if not dataclasses.is_dataclass(config) or isinstance(config, type):
+            raise ValueError(f"expected the configuration as a dataclass instance, got {config!r}")
+        run, new = cls(Path(folder)), plain(config, finite=True)
+        if run.folder.exists() and not run.folder.is_dir():
+            raise ValueError(f"expected a folder for the run, but {run.folder} is a file; name another")
+        run.folder.mkdir(parents=True, exist_ok=True)
+        with run.lock():  # two processes that start together must not both find the folder empty
+            present = sorted(path.name for path in run.folder.iterdir() if not path.name.startswith("."))
+            if present and not resume:
+                raise ValueError(
+                    f"expected {run.folder} to be absent or empty, but it holds {', '.join(present[:3])}; "
+                    "name another folder, delete this one, or resume the run in it"
+                )
+            if present and "config.json" not in present:
+                raise ValueError(f"cannot resume {run.folder}: it has no config.json; name another folder")
+            if present:
+                _refuse_changes(_read_json(run.folder / "config.json"), new, may_differ, run.folder)
+            atomic_write(run.folder / "config.json", _pretty(new))
+            run._write_versions()
+        return run
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder: meanwhile no other process (nor another `lock` in this one) gets it.
+
+        The kernel lets go when the process ends, however it ends: a killed run leaves no stale lock.
+        """
+        with open(self.folder / ".lock", "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                reason = f"{self.folder} is in use by {file.read() or 'another process'}"
+                raise ValueError(f"{reason}; wait for it to end, or name another folder") from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {platform.node()}")
+            file.flush()
+            yield
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append `record`, which should have a "step" (see `rewind`), to metrics.jsonl in a single write."""
+        line = json.dumps(plain(record, finite=True)).encode() + b"\n"
+        path = self.folder / "metrics.jsonl"
+        with open(path, "ab", buffering=0) as file:
+            if file.write(line) != len(line):
+                raise OSError(f"could not write a whole line to {path}; is the disk full?")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The logged records; a torn line, as a killed process leaves it, is left out."""
+        return [record for _, record in _whole_lines(self.folder / "metrics.jsonl")]
+
+    def rewind(self, step: int | None) -> None:
+        """Cut metrics.jsonl at the first record past `step` (None: at the beginning); drop torn lines.
+
+        Records without a "step" belong to the record before them.
+        """
+        path = self.folder / "metrics.jsonl"
+        lines = _whole_lines(path) if step is not None else iter(())
+        kept = takewhile(lambda pair: pair[1].get("step", step) <= step, lines)
+        if path.exists():
+            atomic_write(path, b"".join(line for line, _ in kept))
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
+        """Write a checkpoint, make it the latest, and delete all but the last two. Returns its folder.
+
+        `state` is JSON data (text keys; tuples come back as lists); all else goes through `tensors`.
+        """
+        if step < 0:
+            raise ValueError(f"expected a step >= 0, got {step}")
+        folder = self.folder / "checkpoints"
+        folder.mkdir(exist_ok=True)
+        target = folder / f"step-{step:08d}"
+        aside = folder / f".{target.name}.{secrets.token_hex(4)}"
+        try:
+            aside.mkdir()
+            save_file(_separate(tensors), aside / "state.safetensors")
+            _sync(aside / "state.safetensors")
+            content = {"step": step, "state": plain(state), "tensors": _checksum(aside / "state.safetensors")}
+            atomic_write(aside / "state.json", _pretty({**content, "checksum": _checksum(content)}))
+            if (self.folder / "metrics.jsonl").exists():  # no hole before a checkpoint that survives
+                _sync(self.folder / "metrics.jsonl")
+            if target.exists():  # a folder cannot be renamed onto it; it stays readable until the new one is
+                replaced = target.with_suffix(".replaced")
+                shutil.rmtree(replaced, ignore_errors=True)
+                os.rename(target, replaced)
+            os.rename(aside, target)
+            _sync(folder)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        atomic_write(folder / "latest.json", _pretty({"step": step, "folder": target.name}))
+        # Later steps are what a run that fell back has left behind: not this run's past any more.
+        earlier = [path for path in self._checkpoints() if _step(path) < step]
+        for path in {*self._checkpoints(), *folder.glob(".step-*")} - {target, *earlier[: KEPT - 1]}:
+            shutil.rmtree(path)
+        return target
+
+    def load_latest(self) -> Checkpoint | None:
+        """The latest whole checkpoint, None before the first; ValueError if there are only damaged ones."""
+        candidates = self._checkpoints()
+        try:
+            latest = _read_json(self.folder / "checkpoints" / "latest.json")["folder"]
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            latest = None
+        candidates.sort(key=lambda path: path.name != latest)  # stable: the others stay newest first
+        skipped: list[str] = []
+        for path in candidates:
+            try:
+                return dataclasses.replace(_read_checkpoint(path), skipped=tuple(skipped))
+            except (FileNotFoundError, ValueError) as error:
+                skipped.append(f"{path.name}: {error}")
+        if skipped:
+            raise ValueError(
+                f"every checkpoint in {self.folder} is damaged ({'; '.join(skipped)}); "
+                "restore one from a copy, or delete the folder `checkpoints` to begin again"
+            )
+        return None
+
+    def _checkpoints(self) -> list[Path]:
+        """Newest first; of one step, the replaced one last."""
+        found = (path for path in (self.folder / "checkpoints").glob("step-*") if path.stem[5:].isdigit())
+        return sorted(found, key=lambda path: (_step(path), path.suffix == ""), reverse=True)
+
+    def _write_versions(self) -> None:
+        path, now = self.folder / "versions.json", _versions()
+        before = _read_json(path) if path.exists() else now
+        earlier = before.pop("earlier", []) + ([before] if before != now else [])
+        atomic_write(path, _pretty({**now, "earlier": earlier} if earlier else now))
+
+
+def atomic_write(path: str | Path, content: bytes) -> None:
+    """Replace the file: after a crash it holds the old content or the new, never a part."""
+    path = Path(path)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(aside, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def flatten_optimizer(
+    optimizer: torch.optim.Optimizer, prefix: str = "optimizer."
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimizer's state as named tensors and JSON data, for `Run.save`; `restore_optimizer` inverts it.
+
+    The tensors are the live ones, not copies: save them before the next step.
+    """
+    stored = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+
+    def rest(place: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        tensors.update({f"{prefix}{place}.{k}": v for k, v in values.items() if isinstance(v, Tensor)})
+        return plain({k: v for k, v in values.items() if not isinstance(v, Tensor)})
+
+    return tensors, {
+        "state": {str(i): rest(f"state.{i}", values) for i, values in stored["state"].items()},
+        "groups": [rest(f"groups.{i}", group) for i, group in enumerate(stored["param_groups"])],
+    }
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer,
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    prefix: str = "optimizer.",
+) -> None:
+    """Put back what `flatten_optimizer` gave, bit for bit; only names that begin with `prefix` are read."""
+    current = optimizer.state_dict()["param_groups"]
+    expected, got = [[len(g["params"]) for g in groups] for groups in (current, state["groups"])]
+    if expected != got:
+        raise ValueError(f"expected parameter groups of sizes {expected}, got {got}; another model's state?")
+    groups = [dict(group) for group in state["groups"]]
+    for group, template in zip(groups, current, strict=True):
+        # JSON has no tuples: AdamW's betas come back as a list.
+        group.update({k: tuple(v) for k, v in group.items() if isinstance(template.get(k), tuple)})
+    entries = {int(index): dict(values) for index, values in state["state"].items()}
+    shapes = [tuple(parameter.shape) for group in optimizer.param_groups for parameter in group["params"]]
+    for name in (name for name in tensors if name.startswith(prefix)):
+        place, index, key = name.removeprefix(prefix).split(".", 2)
+        expected, got = shapes[int(index)], tuple(tensors[name].shape)
+        if place == "state" and "exp_avg" in key and expected != got:
+            raise ValueError(f"expected {name} of shape {expected}, got {got}; is it another model's state?")
+        # A copy: the optimizer works in place and must not change the checkpoint.
+        (entries if place == "state" else groups)[int(index)][key] = tensors[name].clone()
+    optimizer.load_state_dict({"state": entries, "param_groups": groups})
+
+
+def plain(value: Any, finite: bool = False, place: str = "the top") -> Any:
+    """`value` as JSON data: dataclasses to dicts, tuples to lists, tensors to (lists of) numbers.
+
+    With `finite`, what JSON lacks becomes "NaN", "Infinity" or "-Infinity", which `float()` reads back.
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        value = value.tolist()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, float):
+        return json.dumps(value) if finite and not math.isfinite(value) else value
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Path | torch.dtype | torch.device):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [plain(item, finite, f"{place}[{i}]") for i, item in enumerate(value)]
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected JSON data at {place}, got {type(value).__name__}; convert it first")
+    for key in value:
+        if not isinstance(key, str):
+            raise ValueError(f"expected text as keys at {place}, got {key!r}; use str({key!r})")
+    return {key: plain(item, finite, f"{place}, {key}") for key, item in value.items()}
+
+
+def _pretty(value: Any) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def _sync(path: Path) -> None:
+    """Onto the disk: a file's content, or a folder's names."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _checksum(content: Any) -> str:
+    """SHA-256 of a file, or of JSON data."""
+    if not isinstance(content, Path):
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    with open(content, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _step(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
+
+
+def _read_checkpoint(path: Path) -> Checkpoint:
+    """ValueError or FileNotFoundError if any byte of it is not as it was written."""
+    content = _read_json(path / "state.json")
+    if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
+        raise ValueError("the checksum of state.json does not match")
+    if _checksum(path / "state.safetensors") != content["tensors"]:
+        raise ValueError("the checksum of state.safetensors does not match")
+    return Checkpoint(content["step"], load_file(path / "state.safetensors"), content["state"])
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU and contiguous; of tied weights, which safetensors refuses, the second name gets a copy."""
+    separate = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    first = {tensor.untyped_storage().data_ptr(): name for name, tensor in reversed(separate.items())}
+    owners = set(first.values())
+    return {name: tensor if name in owners else tensor.clone() for name, tensor in separate.items()}
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if line.endswith(b"\n") and isinstance(record, dict):
+            yield line, record
+
+
+def _refuse_changes(stored: Any, new: Any, may_differ: Collection[str], folder: Path) -> None:
+    before, now = _leaves(stored), _leaves(new)
+    changed = [
+        f"{key} (stored {before.get(key, 'nothing')!r}, now {now.get(key, 'nothing')!r})"
+        for key in sorted(before.keys() | now.keys())
+        if (key not in before or key not in now or before[key] != now[key])
+        and not any(f"{key}.".startswith(f"{free}.") for free in may_differ)
+    ]
+    if changed:
+        raise ValueError(
+            f"cannot resume {folder} with another configuration: {'; '.join(changed)}; "
+            "restore these values, or name another folder"
+        )
+
+
+def _leaves(value: Any, place: str = "") -> dict[str, Any]:
+    """Nested dicts as one level: {"policy.width": 64}."""
+    if not isinstance(value, dict):
+        return {place: value}
+    nested = [_leaves(item, f"{place}.{key}".lstrip(".")) for key, item in value.items()]
+    return {key: leaf for leaves in nested for key, leaf in leaves.items()}
+
+
+def _versions() -> dict[str, Any]:
+    """What this process runs on; the commit only when this source lies in its own repository."""
+
+    def installed(package: str) -> str | None:
+        return next((found.version for found in importlib.metadata.distributions(name=package)), None)
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    versions = {
+        "python": platform.python_version(),
+        **{package: installed(package) for package in ("unmask", "torch", "numba")},
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+    }
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # fails in a repository around site-packages
+        edited = bool(git("status", "--porcelain", "--", "."))
+        return {**versions, "commit": git("rev-parse", "HEAD"), "edited": edited}
+    except (OSError, subprocess.SubprocessError):
+        return versions
