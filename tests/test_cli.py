@@ -61,7 +61,8 @@ def unmask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
             cli.main()
         except SystemExit as end:
             code = int(end.code or 0)
-        return code, *capsys.readouterr()
+        heard = capsys.readouterr()
+        return code, heard.out, heard.err
 
     return run
 

@@ -13,7 +13,9 @@ from unmask.reward import timeline, to_go
 
 
 def test_returns_to_go_are_suffix_sums() -> None:
-    rewards = timeline(torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.tensor([0, 0, 1, 0]), torch.tensor([0, 1, 0, 2]), rows=2)
+    rewards = timeline(
+        torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.tensor([0, 0, 1, 0]), torch.tensor([0, 1, 0, 2]), rows=2
+    )
     assert rewards.tolist() == [[1, 2, 8], [4, 0, 0]]
     assert to_go(rewards).tolist() == [[11, 10, 8], [4, 0, 0]]
 

@@ -135,7 +135,11 @@ def test_a_denoiser_that_does_not_fit_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"kind": "oracle"}, "kind"), ({"kind": "mlp", "features": ("luck",)}, "luck"), ({"kind": "mlp", "temperature": 0.0}, "positive")],
+    [
+        ({"kind": "oracle"}, "kind"),
+        ({"kind": "mlp", "features": ("luck",)}, "luck"),
+        ({"kind": "mlp", "temperature": 0.0}, "positive"),
+    ],
 )
 def test_bad_configurations_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -66,7 +66,7 @@ def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no network\nsecond line")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    with pytest.raises(ValueError, match="there is no folder 'some/model', and the hub .*: no network$"):
+    with pytest.raises(ValueError, match=r"there is no folder 'some/model', and the hub .*: no network$"):
         load_denoiser("some/model")
 
 

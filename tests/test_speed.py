@@ -1,6 +1,6 @@
 """What the loop costs beyond its forwards, and what pricing only eligible positions saves. Ratios of CPU time, interleaved.
 
-CPU time of this thread, not wall time: a busy machine slows both sides of a ratio, and the median over rounds drops what it does to one.
+CPU time of the process, not wall time: a busy machine slows both sides of a ratio, and the median over rounds drops outliers.
 """
 
 from __future__ import annotations
@@ -17,6 +17,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from unmask.decode import unmask
+from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.live import Regime
+from unmask.pricing import price
+from unmask.registry import load_denoiser
+from unmask.schedulers import confidence
+from unmask.tasks.sudoku.task import SudokuTask
+
 ROUNDS = 5
 ALONE = """
 import sys
@@ -28,7 +36,8 @@ print(*test_speed.measured())
 
 def ratio(first: Callable[[], object], second: Callable[[], object], rounds: int = ROUNDS) -> float:
     """The median over rounds of CPU time of ``first`` over that of ``second``, one after the other in each round."""
-    first(), second()
+    for call in (first, second):
+        call()
     found = []
     for _ in range(rounds):
         times = []
@@ -43,14 +52,6 @@ def ratio(first: Callable[[], object], second: Callable[[], object], rounds: int
 @torch.no_grad()
 def measured() -> tuple[float, float]:
     """Bare forwards over decoding (1: the loop is free), and the whole head over eligible positions only (1: nothing is saved)."""
-    from unmask.decode import unmask
-    from unmask.denoisers.transformer import Transformer, TransformerConfig
-    from unmask.live import Regime
-    from unmask.pricing import price
-    from unmask.registry import load_denoiser
-    from unmask.schedulers import confidence
-    from unmask.tasks.sudoku.task import SudokuTask
-
     torch.set_num_threads(1)
     denoiser = load_denoiser("sudoku-9x9-imperfect")
     tokens = SudokuTask.generated(16, clues="40-44").canvas(range(16)).tokens

@@ -69,6 +69,7 @@ def test_the_expert_follows_its_order_in_a_batch_and_alone(task: SudokuTask, for
     """Whatever the denoiser fills in. Rows differ in length, so they leave the batch at different steps."""
     denoiser = CountingTable(vocabulary=10, mask_id=0)
     canvas = task.canvas(range(4))
+    assert canvas.region is not None
     target = canvas.target if forced else None
     expected = expert_order(task.puzzles[:4]).order
     assert len({(row >= 0).sum() for row in expected}) > 1

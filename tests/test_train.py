@@ -24,7 +24,9 @@ TRAINING = PolicyTraining(steps=6, prompts=4, group=3, states=16, mu=2, correctn
 def small(kind: str = "grid") -> tuple[object, OrderPolicy]:
     denoiser = load_denoiser("sudoku-4x4")
     torch.manual_seed(0)
-    return denoiser, OrderPolicy(fitted(PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2), denoiser, "sudoku-4x4"))
+    return denoiser, OrderPolicy(
+        fitted(PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2), denoiser, "sudoku-4x4")
+    )
 
 
 @pytest.mark.parametrize("advantage", ["trajectory", "reward_to_go", "all_action"])

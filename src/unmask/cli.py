@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from rich.table import Table
 
+from unmask.cli_learn import train, verify
 from unmask.command_line import console, progress_bar, require_writable, run
 from unmask.decode import unmask
 from unmask.evaluate import Report, evaluate, schedulers_named
 from unmask.live import Regime
 from unmask.presets import list_presets, load_preset
 from unmask.pretrain import Pretrain, pretrain
-from unmask.registry import ALL_SCHEDULERS, load_denoiser, load_pace, load_scheduler, shipped
+from unmask.registry import ALL_SCHEDULERS, load_denoiser, load_pace, load_scheduler, shipped, shipped_policies
 from unmask.report import terminal
 from unmask.tasks.sudoku import TECHNIQUES, count_solutions, format_board, hardest, parse, read_csv, solve, write_csv
 from unmask.tasks.sudoku.task import SudokuTask
@@ -136,7 +137,7 @@ def evaluate_command(
         task: What kind of problem: sudoku.
         data: A CSV file of puzzles; without it, generated puzzles that no shipped denoiser was trained on.
         denoiser: A shipped name, a folder (or the run that trained it), or a hub id.
-        schedulers: Names separated by commas; options after colons, as in top_k_random:k=3.
+        schedulers: Names separated by commas; options after colons, as in top_k_random:k=3; sas is the denoiser's learned order.
         blocks: Block sizes for semi-autoregressive decoding; several give several rows.
         steps: Step budgets for parallel decoding; several give several rows.
         pace: Rules for how many per step (threshold:p=0.9, factor, entropy_bound, kl_stable, dilated); several give several rows.
@@ -164,7 +165,7 @@ def evaluate_command(
         raise ValueError(
             f"{denoiser} decodes {size}x{size} boards, but the puzzles are {problems.size}x{problems.size}"
         )
-    orders = schedulers_named(schedulers.split(","), load_scheduler)
+    orders = schedulers_named(schedulers.split(","), lambda name: load_scheduler(name, model, denoiser))
     report = _evaluate(problems, model, orders, _regimes(blocks, steps, pace), denoiser, baseline, batch, seed, nll)
     console.print(terminal.comparison(report))
     if by_difficulty:
@@ -206,7 +207,8 @@ def decode(
         raise ValueError(f"no denoiser ships for {size}x{size} boards: train one and name its folder with --denoiser")
     if not 0 <= seed < 2**31:
         raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {seed}")
-    (model, fits), order = _load_for_boards(name), load_scheduler(scheduler)
+    model, fits = _load_for_boards(name)
+    order = load_scheduler(scheduler, model, name)
     if fits != size:
         raise ValueError(f"{name} decodes {fits}x{fits} boards, but the puzzle is {size}x{size}")
     regime = Regime(block=block, steps=steps, pace=load_pace(pace))
@@ -222,6 +224,7 @@ def presets() -> None:
         table.add_row(preset.kind, preset.name, preset.description)
     console.print(table)
     console.print(f"denoisers: {', '.join(shipped())}")
+    console.print(f"policies: {', '.join(shipped_policies())}")
     console.print(f"schedulers: {', '.join(ALL_SCHEDULERS)}")
 
 
@@ -362,8 +365,10 @@ def _regimes(blocks: tuple[int, ...], steps: tuple[int, ...], paces: tuple[str, 
 COMMANDS: dict[str, Callable[..., None]] = {
     "data": data,
     "pretrain": pretrain_command,
+    "train": train,
     "evaluate": evaluate_command,
     "decode": decode,
+    "verify": verify,
     "presets": presets,
     "demo": demo,
 }

@@ -1,9 +1,9 @@
 """``unmask()``: the one loop that decodes, and the exact likelihood of a given order.
 
 Paper: "Unmasking procedure" and both cases of appendix "Unmasking schedules". At step ``t`` the denoiser prices the eligible
-positions of the live rows, ``i_t ∼ v(· | x̃^{(t−1)})`` is chosen by the scheduler's scores, and ``x̃_{i_t}`` becomes the denoiser's token,
-or the target's under teacher forcing. Any order is one block; semi-autoregressive decoding is several; left to right is a block per
-position; parallel decoding reveals a set ``B_k`` from one context.
+positions of the live rows, ``i_t ∼ v(· | x̃^{(t−1)})`` is chosen by the scheduler's scores, and ``x̃_{i_t}`` becomes the denoiser's
+token, or the target's under teacher forcing. Any order is one block; semi-autoregressive decoding is several; left to right is a
+block per position; parallel decoding reveals a set ``B_k`` from one context.
 
 What the loop promises: a row's path never depends on the other rows (draws are hashes of the row's own seed); logits exist only for
 positions that may be revealed; a finished row costs nothing more.
@@ -178,7 +178,7 @@ def path_logp(
     attention: Bool[Tensor, "B L"] | None = None,
     rows_at_once: int = 256,
 ) -> Float[Tensor, "B K"]:
-    """log p of each reveal of a given order: ``p_θ(x | σ) = Π_t p_θ^{i_t}(x_{i_t} | x̃^{(t−1)}(σ))``, all its states batched together.
+    """log p of each reveal of a given order, ``p_θ(x | σ) = Π_t p_θ^{i_t}(x_{i_t} | x̃^{(t−1)}(σ))``, its states batched together.
 
     ``order`` is padded with −1. Without ``step`` each reveal is a step of its own; with it, reveals of one step are priced in
     the same state (``p_θ(x | β)``). Equal states, of one row or several, are one forward.

@@ -1,6 +1,6 @@
 """The rows that are still being decoded: canvases, blocks and step budgets, L–B–T.
 
-``b`` live rows of ``B``, ``L`` positions, ``M`` blocks. A row that has nothing left to reveal leaves, so that it costs nothing more.
+``b`` live rows of ``B``, ``L`` positions, ``M`` blocks. A row that has nothing left to reveal leaves: it costs nothing more.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def load_preset(name_or_path: str | Path, cls: type[T], kind: str | None = None)
     except ValueError as error:  # malformed TOML, or not text at all
         raise ValueError(f"preset {label}: expected TOML, got: {error}") from None
     try:
-        return cast(T, _fill(cls, table, None, ""))
+        return cast(T, fill(cls, table, None, ""))
     except ValueError as error:
         raise ValueError(f"preset {label}: {error}") from None
 
@@ -86,8 +86,8 @@ def _nearest(name: str, known: Collection[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _fill(cls: type, table: dict[str, Any], default: Any, place: str) -> Any:
-    """An instance of `cls`: `default` (or the class's own defaults) with the entries of `table` set."""
+def fill(cls: type, table: dict[str, Any], default: Any = None, place: str = "") -> Any:
+    """An instance of `cls`: `default` (or the class's own defaults) with the entries of `table` set, types checked."""
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     where = f"in [{place}]" if place else "at the top"
     for key in table:
@@ -132,7 +132,7 @@ def _convert(hint: Any, value: Any, default: Any, place: str) -> Any:
             return value
         raise _wrong(_choices(arguments), value, place, near=arguments)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return _fill(hint, value, default if type(default) is hint else None, place)
+        return fill(hint, value, default if type(default) is hint else None, place)
     if isinstance(hint, type) and issubclass(hint, Enum):
         choices = [member.value for member in hint]
         if value in choices:

@@ -52,8 +52,9 @@ class View:
     """All a scheduler may look at: the live rows of one step. Dense properties are ``[b, L]``, −inf where nothing was priced.
 
     ``rows`` are the live rows' indices in the caller's batch; ``index`` the place of each position inside its row's region
-    (−1 outside), ``place`` the same inside its block; ``at`` the (row, position) pairs that were priced, in row-major order; ``step`` the number of steps taken.
-    ``reference`` is None except for oracles. ``memory`` lives as long as the decoding, for rules that look back.
+    (−1 outside), ``place`` the same inside its block; ``at`` the (row, position) pairs that were priced, in row-major order;
+    ``step`` the number of steps taken. ``reference`` is None except for oracles. ``memory`` lives as long as the
+    decoding, for rules that look back.
     """
 
     denoiser: Denoiser

@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from unmask.denoisers.folder import load_folder
 from unmask.denoisers.transformer import Transformer
+from unmask.oracles import ORACLES
 from unmask.pace import PACES
-from unmask.protocols import Pace, Scheduler
+from unmask.policies.policy import OrderPolicy
+from unmask.protocols import Denoiser, Pace, Scheduler
 from unmask.schedulers import SCHEDULERS
 from unmask.tasks.sudoku.task import expert
 
 SHIPPED = Path(__file__).parent / "shipped"
-ALL_SCHEDULERS: dict[str, Callable[..., Scheduler]] = {**SCHEDULERS, "expert": lambda: expert}
+SHIPPED_POLICIES = SHIPPED / "policies"
+ALL_SCHEDULERS: dict[str, Callable[..., Scheduler]] = {**SCHEDULERS, "expert": lambda: expert, **ORACLES}
 
 
 def shipped() -> list[str]:
@@ -41,9 +45,36 @@ def load_denoiser(name: str | Path, dtype: torch.dtype = torch.float32) -> Trans
     )
 
 
-def load_scheduler(spec: str) -> Scheduler:
-    """A scheduler by name, with options after colons: ``confidence``, ``pc_sampler:decay=0:cap=10``."""
+def shipped_policies() -> list[str]:
+    """The learned orders inside the package."""
+    return sorted(path.parent.name for path in SHIPPED_POLICIES.glob("*/model.safetensors"))
+
+
+def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: str = "") -> Scheduler:
+    """A scheduler by name, with options after colons: ``confidence``, ``pc_sampler:decay=0:cap=10``.
+
+    A learned order by its shipped name, its folder (or the run that trained it), or ``sas``: the shipped one of the denoiser.
+    With ``denoiser``, a policy that was trained for another is refused.
+    """
+    name = f"sas-{denoiser_name}" if spec == "sas" and denoiser_name else spec
+    for folder in (SHIPPED_POLICIES / name, Path(name) / "policy", Path(name)):
+        if (folder / "model.safetensors").exists() and (folder / "config.json").exists():
+            return _load_policy(folder, denoiser)
+    if spec == "sas":
+        known = ", ".join(shipped_policies()) or "none"
+        raise ValueError(
+            f"no policy ships for the denoiser {denoiser_name!r}: learn one with unmask train; shipped are {known}"
+        )
     return _build(spec, ALL_SCHEDULERS, "scheduler")
+
+
+def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
+    try:
+        policy = OrderPolicy.from_pretrained(str(folder), strict=True)
+    except (OSError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{folder} is not an order policy: {str(error).strip().splitlines()[0]}") from error
+    policy.requires_grad_(False).eval()
+    return policy if denoiser is None else policy.check(denoiser)
 
 
 def load_pace(spec: str) -> Pace:

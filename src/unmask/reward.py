@@ -1,8 +1,8 @@
 """Rewards of a rollout, from what its own forwards already said. ``S`` states of ``B = P·G`` rows, ``T`` steps of the longest.
 
-``self_aware``: r_t = Σ_{i∈B_k} log p_θ^i(x_i | x̃^{(t−1)}) (Eq. self_aware_reward; one position per step sequentially, a block of them in
-parallel, which is R_par of appendix "Parallel Decoding for Unique Solution"). ``terminal``: 1 at the last step if the answer is right;
-``share``: the part of it that is right. Terminal rewards need free-running rollouts.
+``self_aware``: r_t = Σ_{i∈B_k} log p_θ^i(x_i | x̃^{(t−1)}) (Eq. self_aware_reward; one position per step sequentially, a block of
+them in parallel, which is R_par of appendix "Parallel Decoding for Unique Solution"). ``terminal``: 1 at the last step if the
+answer is right; ``share``: the part of it that is right. Terminal rewards need free-running rollouts.
 """
 
 from __future__ import annotations

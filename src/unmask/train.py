@@ -1,8 +1,8 @@
 """Self-Aware Scheduling: learn the order for a frozen denoiser (Alg. grpo_order_short).
 
-A step: sample ``G`` teacher-forced orders for each of ``P`` prompts from the current policy, price every candidate of every state with
-the same forwards, turn returns into advantages, and update the policy on the recorded observations, ``mu`` times over. The denoiser
-never runs again: its cost is at most one forward per trajectory step, and equal states of a batch share one.
+A step: sample ``G`` teacher-forced orders for each of ``P`` prompts from the current policy, price every candidate of every state
+with the same forwards, turn returns into advantages, and update the policy on the recorded observations, ``mu`` times over. The
+denoiser never runs again: its cost is at most one forward per trajectory step, and equal states of a batch share one.
 
 A step is a function of the seed, its number and the weights it starts from. A run that was killed resumes from its last checkpoint
 and ends with the same weights as one that was not.

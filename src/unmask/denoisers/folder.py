@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.presets import fill
 
 FAMILY = "unmask"
 
@@ -60,12 +61,7 @@ def read_config(folder: Path) -> TransformerConfig:
         raise ValueError(f"{folder / 'config.json'} is not valid JSON: {error}") from error
     if not isinstance(stored, dict) or stored.pop("family", None) != FAMILY:
         raise ValueError(f'{folder / "config.json"} is not a denoiser of this library: expected "family": "{FAMILY}"')
-    fields = {field.name for field in dataclasses.fields(TransformerConfig)}
-    if unknown := stored.keys() - fields:
-        raise ValueError(
-            f"{folder / 'config.json'} has unknown keys {sorted(unknown)}; expected some of {sorted(fields)}"
-        )
     try:
-        return TransformerConfig(**{key: tuple(v) if isinstance(v, list) else v for key, v in stored.items()})
-    except TypeError as error:
+        return fill(TransformerConfig, {key: value for key, value in stored.items() if value is not None})
+    except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from error

@@ -113,6 +113,8 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A ``Denoiser``. Build it from a configuration, or load one with :func:`unmask.load_denoiser`."""
 
+    related: Tensor | None
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config

@@ -1,7 +1,7 @@
 """What turns a state's observation into one number per position. ``b`` states, ``L`` positions, ``F`` features, ``d`` width.
 
-``mlp``, ``transformer`` and ``hidden`` are the paper's (appendices "Policy Architecture" and "Hidden-State"); ``grid`` is ours. Each
-returns a *residual*: the policy adds it to the confidence score, and the last layer starts at zero.
+``mlp``, ``transformer`` and ``hidden`` are the paper's (appendices "Policy Architecture" and "Hidden-State"); ``grid`` is ours.
+Each returns a *residual*: the policy adds it to the confidence score, and the last layer starts at zero.
 """
 
 from __future__ import annotations
