@@ -40,7 +40,7 @@ def data(
     seed: int = 0,
     check: Path | None = None,
 ) -> None:
-    """Generate Sudoku puzzles with one solution, or check a file of them.
+    """Generate Sudoku puzzles, or check a file of them. Each has exactly one solution.
 
     $ unmask data puzzles.csv --count 2000 --clues rao
     $ unmask data --check puzzles.csv
@@ -127,7 +127,7 @@ def evaluate_command(
     by_difficulty: bool = False,
     json: Path | None = None,
 ) -> None:
-    """Decode the same problems with several orders and print a table with intervals.
+    """Compare orders on the same problems. Prints a table with intervals and paired comparisons.
 
     $ unmask evaluate --denoiser sudoku-9x9-imperfect --limit 500
     $ unmask evaluate --data puzzles.csv --schedulers confidence,margin,gt_logp --json out.json
@@ -185,7 +185,7 @@ def decode(
     seed: int = 0,
     json: bool = False,
 ) -> None:
-    """Fill one puzzle (or every puzzle of a file) and show the order in which it was filled.
+    """Fill a puzzle, or a file of them, and show the order.
 
     $ unmask decode 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
     $ unmask decode puzzles.csv --scheduler margin --json
@@ -218,7 +218,7 @@ def decode(
 
 
 def presets() -> None:
-    """List the presets, with what each is for, and the names that ship with the package."""
+    """List the presets, denoisers and schedulers by name."""
     table = Table("for", "preset", "what")
     for preset in list_presets():
         table.add_row(preset.kind, preset.name, preset.description)
@@ -229,7 +229,7 @@ def presets() -> None:
 
 
 def demo(out: Path = Path("runs/demo"), puzzles: int = 200) -> None:
-    """Train a small denoiser and compare the orders people use, in a few minutes on two cores.
+    """Train a small denoiser and compare the orders people use. A few minutes on two cores.
 
     Args:
         out: The run's folder. A second demo goes on where the first one stopped.

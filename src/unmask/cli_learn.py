@@ -75,7 +75,7 @@ def train(
 def verify(
     denoiser: str = "sudoku-4x4", puzzles: int = 3, clues: int = 8, seed: int = 1, json: Path | None = None
 ) -> None:
-    """Check every theorem of the paper, exactly, on a real small denoiser and on enumerable tables.
+    """Check every theorem of the paper, exactly. On a real small denoiser and on enumerable tables.
 
     $ unmask verify --json claims.json
 

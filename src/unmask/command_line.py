@@ -10,6 +10,7 @@ import functools
 import inspect
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -121,14 +122,14 @@ def _parse(
 
 
 def _later(command: Command, whole: bool) -> Callable[..., functools.partial[None]]:
-    """The command with its options bound, not yet run. The list of all commands shows the first line of each."""
+    """The command with its options bound, not yet run. The list of all commands shows the first sentence of each."""
 
     @functools.wraps(command)
     def bind(*args: Any, **options: Any) -> functools.partial[None]:
         return functools.partial(command, *args, **options)
 
     if not whole:
-        bind.__doc__ = (command.__doc__ or "").partition("\n")[0]
+        bind.__doc__ = re.split(r"(?<=\.)\s", command.__doc__ or "")[0]
     return bind
 
 

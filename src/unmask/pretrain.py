@@ -24,6 +24,15 @@ class Pretrain:
     data: SudokuData = field(default_factory=SudokuData)
     training: MaskedTraining = field(default_factory=MaskedTraining)
 
+    def __post_init__(self) -> None:
+        size, model = self.data.size, self.model
+        fits = (model.max_length, model.vocab_size, model.mask_id, model.grid or size)
+        if fits != (size * size, size + 1, 0, size):
+            raise ValueError(
+                f"the model does not fit {size}x{size} boards: expected max_length {size * size}, vocab_size {size + 1}, "
+                f"mask_id 0 and grid {size} (or none), got {model.max_length}, {model.vocab_size}, {model.mask_id}, {model.grid}"
+            )
+
 
 def pretrain(config: Pretrain, folder: str | Path, resume: bool = False) -> Iterator[dict[str, Any]]:
     """Train in ``folder``, yielding records; at the end the denoiser is in ``folder/denoiser``, in float16."""

@@ -63,6 +63,8 @@ def gumbel_confidence(c: float = 0.5) -> Scheduler:
 
 def softmax_confidence(tau: float = 0.05) -> Scheduler:
     """i ∝ exp(p̂/τ), drawn by the Gumbel trick."""
+    if tau <= 0:
+        raise ValueError(f"softmax_confidence: tau must be positive, got {tau}; the greedy limit is confidence itself")
 
     def score(view: View) -> Float[Tensor, "b L"]:
         return view.confidence.exp() / tau + view.gumbel(TIE_NOISE)

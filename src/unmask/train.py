@@ -71,6 +71,11 @@ class PolicyTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("steps", "prompts", "group", "mu", "states", "validate", "validate_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr must be a positive number, got {self.lr}")
         if self.advantage not in grpo.ADVANTAGES:
             raise ValueError(f"advantage must be one of {', '.join(grpo.ADVANTAGES)}, got {self.advantage!r}")
         if self.reward not in REWARDS:

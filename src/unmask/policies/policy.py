@@ -1,7 +1,7 @@
 """``OrderPolicy``: the learned scheduler ``v_φ``, and the small self-describing artefact it is saved as.
 
-``v_φ(i | s) = exp(u_i(s)/τ) 1{i ∈ M} / Σ_j …`` (Eq. masked_softmax). The score is ``u_i = c_i + f_φ(s)_i``: ``c_i`` is confidence as
-a logit, log p̂_i/(1 − p̂_i), and the network's readout starts at zero, so an untrained policy is a soft confidence order.
+``v_φ(i | s) = exp(u_i(s)/τ) 1{i ∈ M} / Σ_j …`` (Eq. masked_softmax). The score is ``u_i = c_i + f_φ(s)_i``: ``c_i`` is confidence
+as a logit, log p̂_i/(1 − p̂_i), and the network's readout starts at zero, so an untrained policy is a soft confidence order.
 With ``residual=False`` it starts from its random weights (the paper's silence read literally).
 
 The policy reads what the denoiser says about *every* hidden position, and what is revealed. It never sees a hidden token: the
