@@ -55,7 +55,7 @@ class MaskedTraining:
         for name in ("batch", "log_every", "save_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 < self.lr < math.inf or not 0 < self.clip:
+        if not 0 < self.lr < math.inf or self.clip <= 0:
             raise ValueError(f"lr and clip must be positive numbers, got lr = {self.lr}, clip = {self.clip}")
         if not (0 <= self.ema < 1 and 0 <= self.warmup < 1 and 0 <= self.weight_decay < math.inf):
             raise ValueError("ema and warmup must be in [0, 1) and weight_decay at least 0")
