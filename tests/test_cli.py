@@ -53,6 +53,7 @@ def unmask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     """``unmask("data", "x.csv")`` in an empty folder: the exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)  # test runners set it, and lines would wrap
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["unmask", *words])

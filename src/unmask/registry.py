@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
+import io
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -70,7 +72,8 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
 
 def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
     try:
-        policy = OrderPolicy.from_pretrained(str(folder), strict=True)
+        with contextlib.redirect_stdout(io.StringIO()):  # the hub's loader prints, a library does not
+            policy = OrderPolicy.from_pretrained(str(folder), strict=True)
     except (OSError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"{folder} is not an order policy: {str(error).strip().splitlines()[0]}") from error
     policy.requires_grad_(False).eval()
