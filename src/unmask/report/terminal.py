@@ -62,7 +62,8 @@ def _against(row: Row) -> str:
     if row.versus is None:
         return ""
     v = row.versus
-    return f"{100 * v.difference:+.1f} [{100 * v.low:+.1f}, {100 * v.high:+.1f}], +{v.won} −{v.lost}, p {'= ' + format(v.p, '.2g') if v.p > 0 else '< 1e-300'}"
+    p = f"= {v.p:.2g}" if v.p > 0 else "< 1e-300"
+    return f"{100 * v.difference:+.1f} [{100 * v.low:+.1f}, {100 * v.high:+.1f}], +{v.won} −{v.lost}, p {p}"
 
 
 def board(tokens: np.ndarray, rank: np.ndarray, wrong: np.ndarray | None = None) -> Text:
