@@ -8,6 +8,7 @@ real transformer, tiny. All of them prefer the mask token by far: a loop that do
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ class Runaway(AssertionError):
     """A loop that reveals nothing would never end."""
 
 
-class Counting:
+class Counting(ABC):
     """What the denoisers here share: ids, and counts of what is asked of them."""
 
     def __init__(
@@ -56,8 +57,9 @@ class Counting:
         self.priced.append(len(hidden))
         return hidden
 
+    @abstractmethod
     def answer(self, tokens: Tensor, attention: Tensor | None) -> Tensor:
-        raise NotImplementedError
+        """The logits of every position ``[b, L, V]``."""
 
 
 class JointTable(Counting):
