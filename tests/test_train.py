@@ -90,7 +90,9 @@ def test_every_reward_trains_every_kind(reward: str, kind: str) -> None:
     start = {name: p.detach().clone() for name, p in policy.named_parameters()}
     records = list(train_policy(denoiser, policy, DATA, config))  # pyright: ignore
     assert len(records) == 2
-    if records[0]["dead_groups"] < 1:
+    dense = reward in ("self_aware", "hybrid")
+    assert not dense or records[0]["dead_groups"] < 1  # a terminal reward may leave every group without spread
+    if dense or records[0]["dead_groups"] < 1:
         assert any(not torch.equal(p, start[name]) for name, p in policy.named_parameters())
 
 
