@@ -1,6 +1,7 @@
 """Every test runs with the shapes and types of `unmask` checked: the hook precedes the first import."""
 
 import inspect
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -29,3 +30,6 @@ def _compile_unchecked(decorator: Callable[..., Any]) -> Callable[..., Any]:
 numba.njit = _compile_unchecked(numba.njit)
 numba.jit = _compile_unchecked(numba.jit)
 install_import_hook("unmask", "beartype.beartype")
+
+# Whatever starts the tests in the background may have them ignore Ctrl-C, which some of them send.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -126,6 +126,18 @@ class Fixed(Counting):
         return self.fixed.expand(len(tokens), -1, -1).clone()
 
 
+def opinionated(seed: int = 0) -> Transformer:
+    """A small random denoiser whose opinions depend strongly on the canvas."""
+    config = TransformerConfig(
+        vocab_size=5, width=24, n_layers=2, n_heads=3, ffn=32, mask_id=0, max_length=16, positions="learned"
+    )
+    denoiser = Transformer(config).initialise(torch.Generator().manual_seed(seed))
+    for weight in denoiser.parameters():
+        if weight.dim() == 2:
+            weight.data *= 12
+    return denoiser.requires_grad_(False)
+
+
 def text_denoiser(seed: int = 0, **changes: Any) -> Transformer:
     """Rotary positions, grouped heads, biased q, k and v, shifted logits, an end and a padding token; weights far from 0."""
     settings = {

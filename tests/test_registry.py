@@ -10,6 +10,7 @@ import torch
 from unmask import registry
 from unmask.denoisers.folder import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.policies.policy import OrderPolicy
 from unmask.protocols import Denoiser
 from unmask.registry import ALL_SCHEDULERS, did_you_mean, load_denoiser, load_pace, load_scheduler, shipped
 from unmask.schedulers import confidence
@@ -116,3 +117,13 @@ def test_unknown_schedulers_and_paces() -> None:
 def test_only_what_is_near_is_suggested() -> None:
     assert did_you_mean("margn", ["margin", "entropy"]) == "; did you mean 'margin'?"
     assert did_you_mean("xyz", ["margin", "entropy"]) == ""
+
+
+def test_every_shipped_denoiser_has_its_learned_order() -> None:
+    for name in shipped():
+        denoiser = load_denoiser(name)
+        policy = load_scheduler("sas", denoiser, name)
+        assert isinstance(policy, OrderPolicy)
+        assert policy.config.denoiser == name
+    with pytest.raises(ValueError, match="no policy ships for the denoiser 'mine'"):
+        load_scheduler("sas", None, "mine")

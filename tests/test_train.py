@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from unmask.learn import fitted
+from unmask.objectives import policy_loss
 from unmask.policies.policy import OrderPolicy, PolicyConfig
 from unmask.protocols import Canvas
+from unmask.recipe import PolicyTraining
 from unmask.registry import load_denoiser
+from unmask.rollout import collect
 from unmask.runs import Run
 from unmask.tasks.sudoku.source import SudokuData
-from unmask.train import PolicyTraining, collect, policy_loss, train_policy
+from unmask.train import train_policy
 
 DATA = SudokuData(size=4, puzzles=64, clues="5-7")
 TRAINING = PolicyTraining(steps=6, prompts=4, group=3, states=16, mu=2, correctness=0.5, validate_every=2, save_every=2)
@@ -50,7 +53,7 @@ def test_forced_steps_carry_no_loss() -> None:
     denoiser, policy = small()
     canvas = DATA(0, 4)
     rollout = collect(denoiser, policy, canvas, TRAINING, torch.arange(12))  # pyright: ignore
-    assert int(rollout.seen["eligible"].sum(1).min()) == 2
+    assert int(rollout.eligible.sum(1).min()) == 2
     assert len(rollout) == (int((canvas.tokens == 0).sum()) - 4) * TRAINING.group
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from unmask.live import LiveRows, Regime
 from unmask.plackett_luce import plackett_luce_logp
 from unmask.pricing import price
-from unmask.protocols import Denoiser, Observe, Path, Scheduler, States, View
+from unmask.protocols import Canvas, Denoiser, Observe, Path, Scheduler, States, View
 from unmask.schedulers import ORDER_NOISE
 
 TOKEN_NOISE = 3
@@ -92,7 +92,7 @@ def unmask(
         if regime.order_temperature > 0:
             keys = scores / regime.order_temperature + view.gumbel(ORDER_NOISE)
         revealed = regime.pace(view, keys.masked_fill(~eligible, -torch.inf), quota)
-        chosen = _tokens(view, regime) if target is None else torch.where(eligible, target[live.rows], live.tokens)
+        chosen = drawn_tokens(view, regime) if target is None else torch.where(eligible, target[live.rows], live.tokens)
         truth = reference[live.rows] if reference is not None else None
         if record:
             kept.append(_state(view, scores, revealed, truth))
@@ -115,6 +115,37 @@ def unmask(
         steps=live.step,
         seconds=time.perf_counter() - began,
         denoiser_seconds=denoiser_seconds,
+    )
+
+
+def unmask_canvas(
+    denoiser: Denoiser,
+    scheduler: Scheduler,
+    canvas: Canvas,
+    regime: Regime = Regime(),  # noqa: B008
+    *,
+    forced: bool = False,
+    priced: bool = True,
+    seeds: Int[Tensor, "B"] | None = None,
+    record: bool = True,
+    observe: Observe | None = None,
+    share: bool = False,
+) -> Path:
+    """:func:`unmask` of what a task hands out. ``forced`` reveals the truth; ``priced`` shows it to oracles and records."""
+    return unmask(
+        denoiser,
+        scheduler,
+        canvas.tokens,
+        regime,
+        target=canvas.target if forced else None,
+        reference=canvas.target if priced else None,
+        attention=canvas.attention,
+        region=canvas.region,
+        candidates=canvas.candidates,
+        seeds=seeds,
+        record=record,
+        observe=observe,
+        share=share,
     )
 
 
@@ -272,7 +303,7 @@ def _distinct(
     return first, place
 
 
-def _tokens(view: View, regime: Regime) -> Int[Tensor, "b L"]:
+def drawn_tokens(view: View, regime: Regime) -> Int[Tensor, "b L"]:
     """The token that each priced position would get: the likeliest, or a draw at the token temperature within ``top_p``."""
     if regime.token_temperature == 0:
         return view.best

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.decode import unmask
+from unmask.decode import unmask_canvas
 from unmask.live import Regime
-from unmask.protocols import Canvas, Denoiser, Path, Scheduler, Task
+from unmask.protocols import Denoiser, Scheduler, Task
 from unmask.runs import atomic_write
 from unmask.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
 
@@ -176,13 +176,14 @@ def _measure(
         rows = range(start, min(start + batch, n))
         seeds = torch.tensor([seed * 2**32 + row for row in rows])
         canvas = task.canvas(rows)
-        path = _decode(denoiser, scheduler, regime, canvas, seeds, forced=False)
+        path = unmask_canvas(denoiser, scheduler, canvas, regime, seeds=seeds, record=False)
         verdict = task.verify(rows, path.tokens)
         priced = (path.tokens == canvas.target).all(1) & (not stops)
         values = -path.path_logp
         if likelihood and not bool(priced.all()):
-            again = Canvas(*(None if x is None else x[~priced] for x in vars(canvas).values()))  # pyright: ignore
-            values[~priced] = -_decode(denoiser, scheduler, regime, again, seeds[~priced], forced=True).path_logp
+            failed = canvas.rows(~priced)
+            forced = unmask_canvas(denoiser, scheduler, failed, regime, forced=True, seeds=seeds[~priced], record=False)
+            values[~priced] = -forced.path_logp
         exact[rows.start : rows.stop] = verdict.exact.numpy()
         share[rows.start : rows.stop] = verdict.share.numpy()
         steps[rows.start : rows.stop] = path.step.amax(1).numpy() + 1 if path.step.shape[1] else 0
@@ -192,24 +193,6 @@ def _measure(
         if progress is not None:
             progress(name, len(rows))
     return _Measured(exact, share, nll, steps, calls, seconds)
-
-
-def _decode(
-    denoiser: Denoiser, scheduler: Scheduler, regime: Regime, canvas: Canvas, seeds: torch.Tensor, forced: bool
-) -> Path:
-    return unmask(
-        denoiser,
-        scheduler,
-        canvas.tokens,
-        regime,
-        target=canvas.target if forced else None,
-        reference=canvas.target,
-        attention=canvas.attention,
-        region=canvas.region,
-        candidates=canvas.candidates,
-        seeds=seeds,
-        record=False,
-    )
 
 
 def _row(name: str, regime: str, result: _Measured, versus: Versus | None, strata: list[str]) -> Row:

@@ -16,20 +16,20 @@ from __future__ import annotations
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional as F
 
+from unmask.recipe import ADVANTAGES
 from unmask.reward import to_go
-
-ADVANTAGES = ("trajectory", "reward_to_go", "all_action")
 
 
 def advantages(
-    rewards: Float[Tensor, "B T"], group: int, kind: str, floor: float = 0.1
+    rewards: Float[Tensor, "B T"], group: int, kind: str, floor: float = 0.1, normalise: bool = True
 ) -> tuple[Float[Tensor, "B T"], Bool[Tensor, "B"]]:
     """Â of every step, and which rollouts belong to a living group.
 
     trajectory: (R − μ_G)/max(σ_G, floor), the same at every step. reward_to_go: the return from t on against the group's mean
     from t on, over the same σ_G. all_action: the return from t + 1 on against the group's mean, in nats like the reward at t
-    itself, which is in :func:`expected_reward`.
+    itself, which is in :func:`expected_reward`. Without ``normalise`` nothing is divided by σ_G.
     """
     if kind not in ADVANTAGES:
         raise ValueError(f"advantage must be one of {', '.join(ADVANTAGES)}, got {kind!r}")
@@ -38,7 +38,7 @@ def advantages(
     returns = grouped[..., 0]
     spread = returns.std(1, correction=0)
     live = (spread > 1e-6).repeat_interleave(group)
-    scale = torch.ones_like(spread) if kind == "all_action" else spread.clamp(min=floor)
+    scale = spread.clamp(min=floor) if normalise and kind != "all_action" else torch.ones_like(spread)
     if kind == "trajectory":
         centred = (returns - returns.mean(1, keepdim=True))[..., None].expand_as(grouped)
     elif kind == "reward_to_go":
@@ -71,3 +71,11 @@ def categorical_kl(logv: Float[Tensor, "S L"], reference_logv: Float[Tensor, "S 
 
 def entropy(logv: Float[Tensor, "S L"]) -> Float[Tensor, "S"]:
     return -(logv.exp() * logv.masked_fill(logv == -torch.inf, 0.0)).sum(1)
+
+
+def bernoulli_logp(
+    scores: Float[Tensor, "S L"], drawn: Bool[Tensor, "S L"], eligible: Bool[Tensor, "S L"]
+) -> Float[Tensor, "S"]:
+    """log-probability of a set when every candidate is revealed by a coin of its own, with probability σ(score)."""
+    fell = torch.where(drawn, F.logsigmoid(scores), F.logsigmoid(-scores))
+    return fell.masked_fill(~eligible, 0.0).sum(1)

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from unmask.protocols import Pace, View
 
+BERNOULLI_NOISE = 4
+"""The purpose of the view's random numbers that toss the coins of :func:`bernoulli`."""
+
 
 def top(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
     """The best ``quota`` of each row: the fixed top-b of L–B–T decoding, one position when there is no step budget."""
@@ -91,6 +94,15 @@ def dilated(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> 
     return view.eligible & (stride == coarsest)
 
 
+def bernoulli(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+    """A coin for every position, which reveals it with probability σ(key); the best one in rows where none falls (Jazbec et al.).
+
+    Keys are read as logits, which a policy trained for it gives.
+    """
+    fell = view.eligible & (view.uniform(BERNOULLI_NOISE) < keys.sigmoid())
+    return fell | (_best(view, keys) & ~fell.any(1, keepdim=True))
+
+
 PACES: dict[str, Callable[..., Pace]] = {
     "top": lambda: top,
     "threshold": threshold,
@@ -98,6 +110,7 @@ PACES: dict[str, Callable[..., Pace]] = {
     "entropy_bound": entropy_bound,
     "kl_stable": kl_stable,
     "dilated": lambda: dilated,
+    "bernoulli": lambda: bernoulli,
 }
 """Name → a function of the rule's options."""
 

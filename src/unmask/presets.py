@@ -1,8 +1,9 @@
 """Presets: TOML files read into frozen dataclasses, with every key and type checked.
 
 A preset lies at preset_files/<kind>/<name>.toml and is named for the result it reproduces; its first line, a
-comment, describes it. A field that the file leaves out keeps its default; a table changes only the fields it
-names. Fields may be bool, int, float, str, Path, Literal, Enum, list, tuple, dict, dataclasses, unions, Any.
+comment, describes it. A field that the file leaves out keeps its default, or the value of the preset that the file
+`extends`; a table changes only the fields it names. Fields may be bool, int, float, str, Path, Literal, Enum, list,
+tuple, dict, dataclasses, unions, Any.
 """
 
 import dataclasses
@@ -47,6 +48,15 @@ def load_preset(name_or_path: str | Path, cls: type[T], kind: str | None = None)
         path, label = Path(name_or_path), str(name_or_path)
     else:
         path, label = _find(name_or_path, kind), name_or_path
+    table = _read(path, label, kind)
+    try:
+        return cast(T, fill(cls, table, None, ""))
+    except ValueError as error:
+        raise ValueError(f"preset {label}: {error}") from None
+
+
+def _read(path: Path, label: str, kind: str | None, below: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The file's tables, over those of the preset that it ``extends``, if it does."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -55,10 +65,24 @@ def load_preset(name_or_path: str | Path, cls: type[T], kind: str | None = None)
         raise ValueError(f"expected a preset file at {path}, got a folder; name a .toml file in it") from None
     except ValueError as error:  # malformed TOML, or not text at all
         raise ValueError(f"preset {label}: expected TOML, got: {error}") from None
-    try:
-        return cast(T, fill(cls, table, None, ""))
-    except ValueError as error:
-        raise ValueError(f"preset {label}: {error}") from None
+    name = table.pop("extends", None)
+    if name is None:
+        return table
+    if not isinstance(name, str):
+        raise ValueError(f"preset {label}: extends: expected the name of a preset, got {name!r}")
+    extended = path.parent / name if name.endswith(".toml") else _find(name, kind)
+    if extended in (*below, path):
+        raise ValueError(f"preset {label}: extends {name!r}, which extends it in turn; end the circle")
+    return _over(_read(extended, name, kind, (*below, path)), table)
+
+
+def _over(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``table`` with ``changes``, which within a table change only the keys they name."""
+    merged = dict(table)
+    for key, value in changes.items():
+        inner = merged.get(key)
+        merged[key] = _over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _find(name: str, kind: str | None) -> Path:

@@ -213,6 +213,17 @@ class Canvas:
     attention: Bool[Tensor, "B L"] | None = None
     candidates: Bool[Tensor, "B L"] | None = None
 
+    def rows(self, rows: slice | Tensor) -> Canvas:
+        """Some of the canvases, by a slice, indices or a boolean tensor."""
+        return Canvas(*(None if x is None else x[rows] for x in vars(self).values()))  # pyright: ignore
+
+    def repeated(self, group: int) -> Canvas:
+        """Every canvas ``group`` times, copies next to each other."""
+        return Canvas(*(None if x is None else x.repeat_interleave(group, dim=0) for x in vars(self).values()))  # pyright: ignore
+
+    def to(self, device: torch.device | str) -> Canvas:
+        return Canvas(*(None if x is None else x.to(device) for x in vars(self).values()))  # pyright: ignore
+
 
 @dataclass(frozen=True)
 class Verdict:

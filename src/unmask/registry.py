@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from unmask.denoisers.folder import load_folder
+from unmask.denoisers.checkpoint import has_weights
+from unmask.denoisers.loading import load_checkpoint
+from unmask.denoisers.masked_lm import MaskedLM
+from unmask.denoisers.placement import DeviceMap
 from unmask.denoisers.transformer import Transformer
 from unmask.oracles import ORACLES
 from unmask.pace import PACES
@@ -25,6 +28,7 @@ from unmask.tasks.sudoku.task import expert
 
 SHIPPED = Path(__file__).parent / "shipped"
 SHIPPED_POLICIES = SHIPPED / "policies"
+HUB_FILES = ["*.json", "model*.safetensors", "vocab.txt", "merges.txt", "*.model", "README.md"]
 ALL_SCHEDULERS: dict[str, Callable[..., Scheduler]] = {**SCHEDULERS, "expert": lambda: expert, **ORACLES}
 
 
@@ -33,15 +37,28 @@ def shipped() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob("*/model.safetensors"))
 
 
-def load_denoiser(name: str | Path, dtype: torch.dtype = torch.float32) -> Transformer:
-    """A frozen denoiser by its shipped name, its folder (or the run that trained it), or its id on the hub."""
-    for folder in (SHIPPED / name, Path(name) / "denoiser", Path(name)):
-        if (folder / "config.json").exists() and (folder / "model.safetensors").exists():
-            return load_folder(folder, dtype)
-    if isinstance(name, Path) or Path(name).exists():
+def load_denoiser(
+    name: str | Path,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    device_map: DeviceMap | None = None,
+) -> Transformer | MaskedLM:
+    """A frozen denoiser by its shipped name, its folder (or the run that trained it), its safetensors file, or its id on the hub.
+
+    A file in a repository of several is ``owner/name/path/to/file.safetensors``. ``device_map="auto"`` spreads a denoiser that is
+    larger than one device. What loads, and from what, is in ``docs/backbones.md``. The published code of a model is never run.
+    """
+    path = Path(name)
+    if path.suffix == ".safetensors" and path.is_file():
+        return load_checkpoint(path, dtype, device, device_map)
+    for folder in (SHIPPED / name, path / "denoiser", path):
+        if has_weights(folder):
+            return load_checkpoint(folder, dtype, device, device_map)
+    if isinstance(name, Path) or path.exists():
         raise ValueError(f"expected a denoiser's folder with config.json and model.safetensors, got {name}")
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        return load_folder(_download(name), dtype)
+    on_hub = name.count("/") == 1 or (name.count("/") > 1 and name.endswith(".safetensors"))
+    if on_hub and not name.startswith((".", "/", "~")):
+        return load_checkpoint(_download(name), dtype, device, device_map)
     raise ValueError(
         f"no denoiser {name!r}: expected a folder, a hub id, or one of {', '.join(shipped())}{did_you_mean(name, shipped())}"
     )
@@ -116,14 +133,23 @@ def _number(text: str, kind: type, what: str) -> int | float:
 
 
 def _download(name: str) -> Path:
-    from huggingface_hub import snapshot_download
+    """The configuration, the tokenizer and the safetensors at the top of a repository, or one safetensors file of it."""
+    from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    owner, repository, *inside = name.split("/")
     try:
-        return Path(snapshot_download(name, allow_patterns=["config.json", "*.safetensors", "README.md"]))
+        if inside:
+            return Path(hf_hub_download(f"{owner}/{repository}", "/".join(inside)))
+        folder = Path(snapshot_download(name, allow_patterns=HUB_FILES, ignore_patterns=["*/*"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"there is no folder {name!r}, and the hub has not given such a denoiser: {reason}") from error
+    if not has_weights(folder):
+        raise ValueError(
+            f"{name} on the hub has no model.safetensors at its top: name one of its files, {name}/path/to/file.safetensors"
+        )
+    return folder
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

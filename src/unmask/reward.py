@@ -8,7 +8,7 @@ answer is right; ``share``: the part of it that is right. Terminal rewards need 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.protocols import Path, States
@@ -21,15 +21,14 @@ def self_aware(states: States) -> Float[Tensor, "S"]:
     return states.target_logp.masked_fill(~states.revealed, 0.0).sum(1)
 
 
-def terminal(
-    path: Path, target: Int[Tensor, "B L"], hidden: Bool[Tensor, "B L"], share: bool = False
-) -> Float[Tensor, "S"]:
-    """0/1 (or the share of right positions) of a free-running rollout, given at its last step."""
-    assert path.states is not None
-    right = (path.tokens == target) | ~hidden
-    value = ((right & hidden).sum(1) / hidden.sum(1).clamp(min=1)) if share else right.all(1).float()
-    last = path.step.amax(1)
-    return torch.where(path.states.step == last[path.states.row], value[path.states.row], 0.0)
+def terminal(path: Path, target: Int[Tensor, "B L"], share: bool = False, exponent: float = 0.0) -> Float[Tensor, "B"]:
+    """0/1 (or the share of right tokens) of a free-running rollout, times ((n − steps + 1)/n)^exponent for its n reveals."""
+    row, k = torch.nonzero(path.order >= 0, as_tuple=True)
+    right = (path.tokens == target)[row, path.order[row, k]].float()
+    n = path.reveals.clamp(min=1)
+    part = torch.zeros(len(n), device=right.device).index_add(0, row, right) / n
+    value = part if share else (part == 1).float()
+    return value * ((n - path.step.amax(1)) / n) ** exponent
 
 
 def timeline(

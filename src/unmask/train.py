@@ -5,202 +5,34 @@ with the same forwards, turn returns into advantages, and update the policy on t
 denoiser never runs again: its cost is at most one forward per trajectory step, and equal states of a batch share one.
 
 A step is a function of the seed, its number and the weights it starts from. A run that was killed resumes from its last checkpoint
-and ends with the same weights as one that was not.
+and ends with the same weights as one that was not. Several processes (``accelerate launch``) share a step's prompts between them
+and add up their gradients: the step is the same, but for rounding, and any number of them can resume a checkpoint.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-from torch.nn import functional as F
+from jaxtyping import Int
+from torch import Tensor, nn
 
-from unmask import grpo, reward
-from unmask.decode import unmask
-from unmask.live import Regime
+from unmask.decode import unmask_canvas
+from unmask.objectives import Counts, countable, policy_loss
 from unmask.policies.policy import OrderPolicy
-from unmask.protocols import Canvas, Denoiser, counter_uniform
+from unmask.policies.posterior import Posterior
+from unmask.protocols import Canvas, Denoiser, Scheduler, counter_uniform
+from unmask.recipe import PolicyTraining
+from unmask.rollout import Rollout, collect
 from unmask.runs import Run, flatten_optimizer, restore_optimizer
+from unmask.scalars import scalars
 
-REWARDS = ("self_aware", "terminal", "share", "hybrid")
-
-
-@dataclass(frozen=True)
-class PolicyTraining:
-    """How the order is learned.
-
-    ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them in minibatches of ``states``. ``advantage``: trajectory
-    (the paper's), reward_to_go or all_action; ``future`` weighs the sampled future in all_action. ``reward``: self_aware (dense),
-    terminal (0/1), share, or hybrid (their sum, ``hybrid`` the weight of the terminal part). ``epsilon`` clips the ratio; ``beta``
-    is the KL to the reference policy, renewed every ``outer`` steps (0: the start); ``entropy`` a bonus. ``correctness`` adds dense
-    supervision: the score, read as a logit, is regressed on p_θ(x*_i | s) for every hidden position of every visited state.
-    ``reward_floor`` bounds a single step's reward from below. ``validate_every`` steps the policy decodes ``validate`` held-out
-    problems freely; the best one is kept.
-    """
-
-    steps: int = 200
-    prompts: int = 64
-    group: int = 1
-    mu: int = 1
-    states: int = 256
-    lr: float = 3e-3
-    warmup: float = 0.05
-    weight_decay: float = 1e-4
-    clip: float = 1.0
-    advantage: str = "all_action"
-    reward: str = "self_aware"
-    hybrid: float = 1.0
-    future: float = 1.0
-    epsilon: float = 0.2
-    beta: float = 0.0
-    outer: int = 0
-    entropy: float = 0.0
-    correctness: float = 0.0
-    std_floor: float = 0.1
-    reward_floor: float = -10.0
-    validate: int = 200
-    validate_every: int = 20
-    save_every: int = 20
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "prompts", "group", "mu", "states", "validate", "validate_every", "save_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr must be a positive number, got {self.lr}")
-        if self.advantage not in grpo.ADVANTAGES:
-            raise ValueError(f"advantage must be one of {', '.join(grpo.ADVANTAGES)}, got {self.advantage!r}")
-        if self.reward not in REWARDS:
-            raise ValueError(f"reward must be one of {', '.join(REWARDS)}, got {self.reward!r}")
-        if self.advantage == "all_action" and self.reward in ("terminal", "share"):
-            raise ValueError(
-                "all_action prices every candidate, which a terminal reward cannot: use reward_to_go or trajectory"
-            )
-        if self.group == 1 and self.advantage != "all_action":
-            raise ValueError(f"advantage {self.advantage!r} compares the rollouts of a group: group must be at least 2")
-
-    def lr_at(self, progress: float) -> float:
-        """Linear warm-up, then a cosine to a tenth; ``progress`` in [0, 1]."""
-        if progress < self.warmup:
-            return self.lr * (0.05 + 0.95 * progress / self.warmup)
-        turn = (progress - self.warmup) / max(1e-9, 1 - self.warmup)
-        return self.lr * (0.55 + 0.45 * math.cos(math.pi * turn))
-
-
-@dataclass(frozen=True)
-class Rollout:
-    """The decisions of one step's rollouts, flat ``[S]``: states in which there was something to decide, and what came of it."""
-
-    seen: dict[str, Tensor]
-    chosen: Int[Tensor, "S"]
-    old_logv: Float[Tensor, "S"]
-    advantage: Float[Tensor, "S"]
-    candidate_reward: Float[Tensor, "S L"]
-    live: Bool[Tensor, "S"]
-    summary: dict[str, float]
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-
-@torch.no_grad()
-def collect(
-    denoiser: Denoiser, policy: OrderPolicy, canvas: Canvas, config: PolicyTraining, seeds: Int[Tensor, "B"]
-) -> Rollout:
-    """Sample a group of orders for each canvas and credit every decision."""
-    tokens, target, region, attention, candidates = (
-        None if x is None else x.repeat_interleave(config.group, dim=0)
-        for x in (canvas.tokens, canvas.target, canvas.region, canvas.attention, canvas.candidates)
-    )
-    assert tokens is not None and target is not None
-    free = config.reward in ("terminal", "share")
-    path = unmask(
-        denoiser,
-        policy,
-        tokens,
-        Regime(order_temperature=policy.config.temperature),
-        target=None if free else target,
-        reference=target,
-        region=region,
-        attention=attention,
-        candidates=candidates,
-        seeds=seeds,
-        observe=policy.observe,
-        share=config.group > 1,
-    )
-    states = path.states
-    assert states is not None and states.target_logp is not None
-    candidate_reward = states.target_logp.clamp(min=config.reward_floor)
-    if free:
-        values = reward.terminal(path, target, tokens == denoiser.mask_id, share=config.reward == "share")
-    else:
-        values = candidate_reward.masked_fill(~states.revealed, 0.0).sum(1)
-        if config.reward == "hybrid":
-            # Teacher forcing reveals the truth: right as a whole means that the likeliest token was right at every step.
-            wrong = (states.revealed & (states.best != target[states.row])).any(1).float()
-            missed = reward.timeline(wrong, states.row, states.step, len(tokens)).sum(1)
-            last = path.step.amax(1)[states.row] == states.step
-            values = values + config.hybrid * last * (missed == 0).float()[states.row]
-    table = reward.timeline(values, states.row, states.step, len(tokens))
-    credit, live = grpo.advantages(table, config.group, config.advantage, config.std_floor)
-    if config.advantage == "all_action":
-        live = torch.ones_like(live)
-    decided = states.eligible.sum(1) > 1
-    chosen = states.revealed.int().argmax(1)
-    logv = policy.logv(states.scores, states.observed)
-    right = states.revealed & (states.best == target[states.row])
-    summary = {
-        "return": reward.self_aware(states).sum().item() / len(tokens),
-        "wrong_reveals": (len(states) - right.any(1).sum().item()) / len(tokens),
-        "entropy": grpo.entropy(logv)[decided].mean().item(),
-        "agreement": (states.scores.argmax(1) == states.confidence.argmax(1))[decided].float().mean().item(),
-        "dead_groups": 1 - live.float().mean().item(),
-        "forwards_per_step": path.denoiser_calls / len(states),
-        "trajectory_steps": float(len(states)),
-    }
-    return Rollout(
-        seen={name: value[decided] for name, value in states.observed.items()},
-        chosen=chosen[decided],
-        old_logv=logv.gather(1, chosen[:, None])[decided, 0],
-        advantage=credit[states.row, states.step][decided],
-        candidate_reward=candidate_reward[decided],
-        live=live[states.row][decided],
-        summary=summary,
-    )
-
-
-def policy_loss(
-    policy: OrderPolicy, rollout: Rollout, rows: Int[Tensor, "s"], config: PolicyTraining, reference: OrderPolicy | None
-) -> tuple[Float[Tensor, ""], dict[str, float]]:
-    """The loss of a minibatch of decisions, −J_GRPO (Eq. grpo_objective) and its companions."""
-    seen = {name: value[rows] for name, value in rollout.seen.items()}
-    scores = policy.score(seen)
-    logv = policy.logv(scores, seen)
-    taken = logv.gather(1, rollout.chosen[rows][:, None])[:, 0]
-    weight = rollout.live[rows].float()
-    objective, clipped = grpo.clipped_objective(taken, rollout.old_logv[rows], rollout.advantage[rows], config.epsilon)
-    if config.advantage == "all_action":
-        objective = config.future * objective + grpo.expected_reward(logv, rollout.candidate_reward[rows])
-    loss = -(objective * weight).sum() / weight.sum().clamp(min=1)
-    if config.entropy:
-        loss = loss - config.entropy * grpo.entropy(logv).mean()
-    if reference is not None and config.beta:
-        with torch.no_grad():
-            anchor = reference.logv(reference.score(seen), seen)
-        loss = loss + config.beta * grpo.categorical_kl(logv, anchor).mean()
-    if config.correctness:
-        hidden = seen["hidden"]
-        truth = rollout.candidate_reward[rows][hidden].exp()
-        loss = loss + config.correctness * F.binary_cross_entropy_with_logits(scores[hidden], truth)
-    return loss, {"loss": loss.item(), "clip_fraction": clipped.mean().item()}
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 def train_policy(
@@ -211,110 +43,211 @@ def train_policy(
     validation: Canvas | None = None,
     run: Run | None = None,
     stop: Callable[[], bool] = lambda: False,
+    teacher: Scheduler | None = None,
+    accelerator: Accelerator | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Train in place, yielding a record per step; at the end the policy holds the weights of its best validation.
 
     With a run: log, checkpoint, resume, and write the best policy to ``policy/``. ``stop`` is asked after every step; when it
-    answers True the run is saved and left, to be resumed.
+    answers True the run is saved and left, to be resumed. ``teacher`` is the scheduler that ``config.teacher`` names. Of several
+    processes each calls this with the same arguments; the first one writes.
     """
-    optimizer = torch.optim.AdamW(
-        policy.parameters(), lr=config.lr, weight_decay=config.weight_decay, betas=(0.9, 0.98)
-    )
-    reference = copy.deepcopy(policy).requires_grad_(False) if config.beta else None
-    best = {name: p.detach().clone() for name, p in policy.named_parameters()}
-    trainer = _Trainer(policy, optimizer, reference, best)
-    start, best_accuracy, calls = trainer.restore(run)
+    if bool(config.teacher) != (teacher is not None):
+        raise ValueError(f"config.teacher is {config.teacher!r}, but a teacher was {'not ' * (teacher is None)}given")
+    if accelerator is None:
+        from accelerate import Accelerator
+
+        accelerator = Accelerator(mixed_precision=config.mixed_precision)
+    together = Together(accelerator)
+    if config.prompts < together.processes:
+        raise ValueError(f"{together.processes} processes cannot share {config.prompts} prompts: ask for more prompts")
+    policy.to(accelerator.device)
+    learner = _Learner(policy, config, accelerator.device)
+    start, best_accuracy, calls = learner.restore(run, together)
+    log = scalars(run.folder, start) if run is not None and together.first else lambda record: None
     for step in range(start, config.steps):
         began, before = time.perf_counter(), denoiser.forwarded
-        if reference is not None and config.outer and step % config.outer == 0:
-            reference.load_state_dict(policy.state_dict())
-        seeds = (
-            counter_uniform(config.seed, step, torch.arange(config.prompts * config.group)) * 2**24
-        ).long() + step * 2**24
-        rollout = collect(denoiser, policy, source(step, config.prompts), config, seeds)
-        stats = _update(policy, optimizer, rollout, config, reference, step)
-        calls += denoiser.forwarded - before
-        record: dict[str, Any] = {"step": step + 1, **rollout.summary, **stats, "denoiser_calls": calls}
+        learner.renew_reference(step)
+        row = together.share(config.prompts)
+        canvas = source(step, config.prompts).rows(row).to(accelerator.device)
+        rollout = collect(
+            denoiser,
+            policy,
+            canvas,
+            config,
+            _seeds(config, step, row).to(accelerator.device),
+            teacher if config.taught_at(step) else None,
+            learner.posterior if config.objective_at(step) == "variational" else None,
+        )
+        stats = learner.update(rollout, step, together)
+        calls += round(together.sum(denoiser.forwarded - before))
+        record: dict[str, Any] = {"step": step + 1, **together.means(rollout.totals), **stats, "denoiser_calls": calls}
         done = step + 1
         if validation is not None and (done % config.validate_every == 0 or done == config.steps):
-            record["accuracy"] = free_running_accuracy(denoiser, policy, validation)
+            record["accuracy"] = free_running_accuracy(denoiser, policy, validation, together=together)
             if record["accuracy"] > best_accuracy:
                 best_accuracy = record["accuracy"]
-                for name, p in policy.named_parameters():
-                    best[name].copy_(p.detach())
+                learner.keep()
         record["seconds"] = time.perf_counter() - began
-        leaving = stop()
-        if run is not None:
+        leaving = together.sum(float(stop())) > 0
+        if run is not None and together.first:
             run.log(record)
+            log(record)
             if leaving or done % config.save_every == 0 or done == config.steps:
-                trainer.save(run, done, best_accuracy, calls)
+                learner.save(run, done, best_accuracy, calls)
         yield record
         if leaving:
             return
     if validation is not None:
-        policy.load_state_dict(best, strict=False)
-    if run is not None:
+        policy.load_state_dict(learner.best, strict=False)
+    if run is not None and together.first:
         policy.save_pretrained(run.folder / "policy")
+    together.wait()
 
 
-def free_running_accuracy(denoiser: Denoiser, policy: OrderPolicy, canvas: Canvas, rows_at_once: int = 64) -> float:
+def free_running_accuracy(
+    denoiser: Denoiser,
+    scheduler: Scheduler,
+    canvas: Canvas,
+    rows_at_once: int = 64,
+    together: Together | None = None,
+) -> float:
     """The share of held-out problems solved by greedy free-running decoding."""
+    mine = torch.arange(len(canvas.tokens)) if together is None else together.share(len(canvas.tokens))
     right = 0
-    for start in range(0, len(canvas.tokens), rows_at_once):
-        part = slice(start, start + rows_at_once)
-        region, attention, candidates = (
-            None if x is None else x[part] for x in (canvas.region, canvas.attention, canvas.candidates)
-        )
-        path = unmask(
-            denoiser,
-            policy,
-            canvas.tokens[part],
-            region=region,
-            attention=attention,
-            candidates=candidates,
-            record=False,
-        )
-        right += int((path.tokens == canvas.target[part]).all(1).sum())
-    return right / len(canvas.tokens)
+    for rows in mine.split(rows_at_once):
+        part = canvas.rows(rows)
+        part = part if together is None else part.to(together.accelerator.device)
+        path = unmask_canvas(denoiser, scheduler, part, record=False)
+        right += int((path.tokens == part.target).all(1).sum())
+    return (right if together is None else together.sum(right)) / len(canvas.tokens)
 
 
-def _update(
-    policy: OrderPolicy,
-    optimizer: torch.optim.Optimizer,
-    rollout: Rollout,
-    config: PolicyTraining,
-    reference: OrderPolicy | None,
-    step: int,
-) -> dict[str, float]:
-    """``mu`` passes over the decisions in shuffled minibatches."""
-    generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
-    batches = max(1, len(rollout) // config.states)
-    collected: list[dict[str, float]] = []
-    for turn in range(config.mu):
-        for k, rows in enumerate(torch.randperm(len(rollout), generator=generator).chunk(batches)):
-            share = (turn * batches + k) / (config.mu * batches)
-            for group in optimizer.param_groups:
-                group["lr"] = config.lr_at((step + share) / config.steps)
-            loss, stats = policy_loss(policy, rollout, rows, config, reference)
-            optimizer.zero_grad()
-            loss.backward()
-            stats["gradient"] = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), config.clip))
-            optimizer.step()
-            collected.append(stats)
-    return {name: sum(stats[name] for stats in collected) / len(collected) for name in collected[0]}
+def _seeds(config: PolicyTraining, step: int, prompts: Int[Tensor, "p"]) -> Int[Tensor, "B"]:
+    """A number of its own for every rollout of a step, whichever process draws it."""
+    row = (prompts[:, None] * config.group + torch.arange(config.group)).flatten()
+    return (counter_uniform(config.seed, step, row) * 2**24).long() + step * 2**24
 
 
 @dataclass(frozen=True)
-class _Trainer:
-    """What a checkpoint holds."""
+class Together:
+    """The processes that share a step. One process is the plain case: nothing is sent."""
 
-    policy: OrderPolicy
-    optimizer: torch.optim.Optimizer
-    reference: OrderPolicy | None
-    best: dict[str, Tensor]
+    accelerator: Accelerator
+
+    @property
+    def processes(self) -> int:
+        return self.accelerator.num_processes
+
+    @property
+    def first(self) -> bool:
+        return self.accelerator.is_main_process
+
+    def share(self, count: int) -> Int[Tensor, "p"]:
+        """This process's part of ``count`` rows, next to each other."""
+        return torch.arange(count).tensor_split(self.processes)[self.accelerator.process_index]
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """The sum over processes."""
+        return self.accelerator.reduce(tensor, "sum") if self.processes > 1 else tensor  # pyright: ignore
+
+    def sum(self, value: float | int) -> float:
+        return self.add(torch.tensor(value, dtype=torch.float64, device=self.accelerator.device)).item()
+
+    def means(self, totals: dict[str, tuple[float, float]]) -> dict[str, float]:
+        both = self.add(torch.tensor(list(totals.values()), dtype=torch.float64, device=self.accelerator.device))
+        return {name: above / (below or 1.0) for name, (above, below) in zip(totals, both.tolist(), strict=True)}
+
+    def concatenated(self, mine: Tensor) -> tuple[Tensor, int]:
+        """The rows of all processes one after another, and where this process's begin."""
+        if self.processes == 1:
+            return mine, 0
+        size = torch.tensor([len(mine)], device=mine.device)
+        sizes = self.accelerator.gather(size).tolist()  # pyright: ignore
+        padded = self.accelerator.pad_across_processes(mine)
+        parts = self.accelerator.gather(padded).split(max(sizes))  # pyright: ignore
+        whole = torch.cat([part[:n] for part, n in zip(parts, sizes, strict=True)])
+        return whole, sum(sizes[: self.accelerator.process_index])
+
+    def wait(self) -> None:
+        if self.processes > 1:
+            self.accelerator.wait_for_everyone()
+
+
+class _Learner:
+    """The policy and what learns with it: the optimizer, the reference, the best weights so far, LO-ARM's posterior."""
+
+    def __init__(self, policy: OrderPolicy, config: PolicyTraining, device: torch.device) -> None:
+        self.policy, self.config = policy, config
+        self.posterior = None
+        if config.objective == "variational":
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(config.seed)
+                self.posterior = Posterior(floor=config.reward_floor).to(device)
+        self.trained = nn.ModuleDict(
+            {"policy": policy} | ({} if self.posterior is None else {"posterior": self.posterior})
+        )
+        self.optimizer = torch.optim.AdamW(
+            self.trained.parameters(), lr=config.lr, weight_decay=config.weight_decay, betas=(0.9, 0.98)
+        )
+        anchored = config.beta > 0 and config.reference == "policy"
+        self.reference = copy.deepcopy(policy).requires_grad_(False) if anchored else None
+        self.best = {name: p.detach().clone() for name, p in policy.named_parameters()}
+
+    def renew_reference(self, step: int) -> None:
+        if self.reference is not None and self.config.outer and step % self.config.outer == 0:
+            self.reference.load_state_dict(self.policy.state_dict())
+
+    def keep(self) -> None:
+        for name, p in self.policy.named_parameters():
+            self.best[name].copy_(p.detach())
+
+    def update(self, rollout: Rollout, step: int, together: Together) -> dict[str, float]:
+        """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches."""
+        config, objective = self.config, self.config.objective_at(step)
+        counted, begin = together.concatenated(countable(rollout))
+        generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+        batches = max(1, len(counted) // config.states)
+        collected: list[dict[str, float]] = []
+        for turn in range(config.mu):
+            for k, rows in enumerate(torch.randperm(len(counted), generator=generator).chunk(batches)):
+                share = (turn * batches + k) / (config.mu * batches)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = config.lr_at((step + share) / config.steps)
+                counts = Counts.of(counted[rows.to(counted.device)])
+                mine = rows[(rows >= begin) & (rows < begin + len(rollout))] - begin
+                self.optimizer.zero_grad()
+                stats = self._accumulate(rollout, mine.to(counted.device), objective, counts, together)
+                norm = torch.nn.utils.clip_grad_norm_(self.trained.parameters(), config.clip)
+                self.optimizer.step()
+                collected.append({**stats, "gradient": float(norm)})
+        return {name: sum(stats[name] for stats in collected) / len(collected) for name in collected[0]}
+
+    def _accumulate(
+        self, rollout: Rollout, mine: Int[Tensor, "s"], objective: str, counts: Counts, together: Together
+    ) -> dict[str, float]:
+        """The gradient of one minibatch, from this process's part of it and the others'."""
+        sums = {"loss": 0.0, "clip_fraction": 0.0, "kl": 0.0}
+        for rows in mine.split(self.config.micro or max(1, len(mine))):
+            if not len(rows):
+                continue
+            with together.accelerator.autocast():
+                loss, stats = policy_loss(
+                    self.policy, rollout, rows, self.config, self.reference, counts, objective, self.posterior
+                )
+            together.accelerator.backward(loss)
+            sums = {name: sums[name] + stats[name] for name in sums}
+        if together.processes == 1:
+            return sums
+        parameters = list(self.trained.parameters())
+        flat = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in parameters]
+        flat = together.add(torch.cat([*flat, flat[0].new_tensor(list(sums.values()))]))
+        for p, gradient in zip(parameters, flat.split([p.numel() for p in parameters] + [len(sums)]), strict=False):
+            p.grad = gradient.view_as(p).clone()
+        return dict(zip(sums, flat[-len(sums) :].tolist(), strict=True))
 
     def _parts(self) -> dict[str, Tensor]:
-        parts = {f"policy.{name}": p.detach() for name, p in self.policy.named_parameters()}
+        parts = {name: p.detach() for name, p in self.trained.named_parameters()}
         parts |= {f"best.{name}": tensor for name, tensor in self.best.items()}
         if self.reference is not None:
             parts |= {f"reference.{name}": p for name, p in self.reference.named_parameters()}
@@ -324,15 +257,16 @@ class _Trainer:
         tensors, state = flatten_optimizer(self.optimizer)
         run.save(step, tensors | self._parts(), {"optimizer": state, "best_accuracy": best_accuracy, "calls": calls})
 
-    def restore(self, run: Run | None) -> tuple[int, float, int]:
+    def restore(self, run: Run | None, together: Together) -> tuple[int, float, int]:
+        """The step to go on from, the best accuracy and the denoiser calls so far."""
         checkpoint = run.load_latest() if run is not None else None
-        if run is None or checkpoint is None:
-            if run is not None:
-                run.rewind(None)
+        together.wait()  # nobody writes before everybody has read
+        if run is not None and together.first:
+            run.rewind(None if checkpoint is None else checkpoint.step)
+        if checkpoint is None:
             return 0, -1.0, 0
         with torch.no_grad():
             for name, tensor in self._parts().items():
                 tensor.copy_(checkpoint.tensors[name])
         restore_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
-        run.rewind(checkpoint.step)
         return checkpoint.step, checkpoint.state["best_accuracy"], checkpoint.state["calls"]

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from unmask.denoisers.checkpoint import fit
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.presets import fill
 
@@ -27,7 +28,9 @@ def save_denoiser(denoiser: Transformer, folder: str | Path, dtype: torch.dtype 
     return folder
 
 
-def load_folder(folder: str | Path, dtype: torch.dtype = torch.float32) -> Transformer:
+def load_folder(
+    folder: str | Path, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+) -> Transformer:
     """The denoiser that :func:`save_denoiser` wrote, frozen and ready to decode."""
     folder = Path(folder)
     config = read_config(folder)
@@ -37,19 +40,11 @@ def load_folder(folder: str | Path, dtype: torch.dtype = torch.float32) -> Trans
     except (OSError, SafetensorError) as error:
         raise ValueError(f"cannot read the weights {folder / 'model.safetensors'}: {error}") from error
     expected = {name: tuple(p.shape) for name, p in denoiser.named_parameters()}
-    found = {name: tuple(w.shape) for name, w in weights.items()}
-    wrong = [f"{name} is missing" for name in expected.keys() - found.keys()]
-    wrong += [f"{name} is not in the model" for name in found.keys() - expected.keys()]
-    wrong += [
-        f"{name} has shape {found[name]}, expected {expected[name]}"
-        for name in expected.keys() & found.keys()
-        if expected[name] != found[name]
-    ]
-    if wrong:
-        raise ValueError(f"{folder / 'model.safetensors'} does not fit its config.json: {'; '.join(sorted(wrong)[:4])}")
-    # Not strict: a tied head has no tensor of its own, and the names were compared above.
+    fit(expected, {name: tuple(w.shape) for name, w in weights.items()}, folder / "model.safetensors")
+    # Copied, not mapped: training writes its result over the folder it started from. Not strict: a tied head has no tensor of
+    # its own, and the names were compared above.
     denoiser.load_state_dict({name: weight.to(dtype) for name, weight in weights.items()}, strict=False)
-    return denoiser.to(dtype).requires_grad_(False).eval()
+    return denoiser.to(device=device, dtype=dtype).requires_grad_(False).eval()
 
 
 def read_config(folder: Path) -> TransformerConfig:

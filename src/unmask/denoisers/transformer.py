@@ -24,7 +24,10 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The shape of a denoiser and the ids it reserves. ``head_rows`` (``vocab_size`` if None) is the ``V`` of its logits."""
+    """The shape of a denoiser and the ids it reserves. ``head_rows`` (``vocab_size`` if None) is the ``V`` of its logits.
+
+    ``rope_float32``: rotate queries and keys in float32 whatever the weights are, as LLaDA does.
+    """
 
     vocab_size: int
     width: int
@@ -38,6 +41,7 @@ class TransformerConfig:
     head_rows: int | None = None
     positions: str = "rotary"
     rope_theta: float = 10_000.0
+    rope_float32: bool = False
     qkv_bias: bool = False
     norm_eps: float = 1e-5
     tied_head: bool = False
@@ -130,6 +134,13 @@ class Transformer(nn.Module):
         self.forwarded = 0
 
     @property
+    def device(self) -> torch.device:
+        """Where canvases belong. Weights that wait elsewhere for their turn are moved by accelerate's hooks."""
+        hook = getattr(self.embedding, "_hf_hook", None)
+        named = [getattr(one, "execution_device", None) for one in getattr(hook, "hooks", (hook,))]
+        return torch.device(next((d for d in named if d is not None), self.embedding.weight.device))
+
+    @property
     def mask_id(self) -> int:
         return self.config.mask_id
 
@@ -172,31 +183,39 @@ class Transformer(nn.Module):
         attend = self._attend(places, attention, x.dtype)
         for block in self.blocks:
             x = block(x, attend)
-        x = self.norm(x)
+        x = self.norm(x).to(tokens.device)  # the last block may stand on another device than the first
         # A row's first token has no left neighbour (padding is none): it is predicted from its own state.
         return torch.where(places[..., None] == 0, x, x.roll(1, dims=1)) if self.config.logit_shift else x
 
     def logits(self, hidden: Float[Tensor, "*N D"]) -> Float[Tensor, "*N V"]:
-        return self.head(hidden)
+        return self.head(hidden).to(hidden.device)
 
     def _attend(
         self, places: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, dtype: torch.dtype
     ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        rotate = lambda x: x  # noqa: E731
+        turn = None
         if self.config.positions == "rotary":
             width = self.config.head_width or self.config.width // self.config.n_heads
-            cos, sin = _rotary(places, width, self.config.rope_theta, dtype)
-            rotate = lambda x: x * cos + _half_turn(x) * sin  # noqa: E731
+            precision = torch.float32 if self.config.rope_float32 else dtype
+            turn = _rotary(places, width, self.config.rope_theta, precision)
         mask = (
             None if self.related is None else self.related[None]
         )  # in three dimensions it would miss the fused kernel
         if attention is not None and not bool(attention.all()):
             seen = attention[:, None, None, :]
             mask = seen if mask is None else seen & mask
+        held = {places.device: (turn, mask)}  # and a copy for every other device that holds a block
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            q, k, v = (x.transpose(1, 2) for x in (rotate(q), rotate(k), v))
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+            there = q.device
+            if there not in held:
+                moved = None if turn is None else (turn[0].to(there), turn[1].to(there))
+                held[there] = (moved, None if mask is None else mask.to(there))
+            angles, seen = held[there]
+            if angles is not None:
+                q, k = ((x * angles[0] + _half_turn(x) * angles[1]).to(v.dtype) for x in (q, k))
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=q.shape[1] != k.shape[1])
             return y.transpose(1, 2)
 
         return attend
@@ -212,9 +231,13 @@ def _places(tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -
 def _rotary(
     places: Int[Tensor, "B L"], width: int, theta: float, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "B L 1 w"], Float[Tensor, "B L 1 w"]]:
-    """Half-split rotary angles (pair ``(i, i + w/2)``), computed in float32 whatever the weights are."""
+    """Half-split rotary angles (pair ``(i, i + w/2)``), computed in float32 whatever the weights are.
+
+    1/θ^e and not θ^−e: they differ in the last bit, which a thousand positions on is the fourth decimal of an angle, and the
+    published models were trained with the former.
+    """
     exponent = torch.arange(0, width, 2, device=places.device, dtype=torch.float32) / width
-    angle = places[..., None].float() * theta**-exponent
+    angle = places[..., None].float() * (1.0 / theta**exponent)
     angle = torch.cat([angle, angle], dim=-1)[:, :, None, :]
     return angle.cos().to(dtype), angle.sin().to(dtype)
 

@@ -7,12 +7,14 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
+from torch import Tensor
 
 from unmask.protocols import Canvas
 from unmask.tasks.sudoku.generate import DEFAULT_CLUES, HISTOGRAMS, clue_table, generate
 from unmask.tasks.sudoku.grid import grid
-from unmask.tasks.sudoku.symmetry import SPLITS, apply, random_symmetries, split_of
+from unmask.tasks.sudoku.symmetry import SPLITS, Symmetries, apply, random_symmetries, split_of
 
 PATIENCE = 200
 """Puzzles looked at for each one wanted, before a split is found to be too small."""
@@ -77,7 +79,19 @@ class SudokuData:
         rows = (np.arange(batch) + step * batch) % len(puzzles)
         pair = np.stack([puzzles[rows], solutions[rows]])
         if self.augment:
-            symmetries = random_symmetries(batch, self.size, np.random.default_rng([self.seed, step]))
+            symmetries = self._symmetries(step, batch)
             pair = np.stack([apply(symmetries, boards) for boards in pair])
         tokens, target = torch.from_numpy(pair.astype(np.int64))
         return Canvas(tokens=tokens, target=target)
+
+    def vary(self, canvas: Canvas, when: Int[Tensor, "B L"], step: int) -> tuple[Canvas, Int[Tensor, "B L"]]:
+        """Canvases and the moments of their reveals under a step's symmetries: a path of the one is a path of the other."""
+        symmetries = self._symmetries(step, len(when))
+        tokens, target = (
+            torch.from_numpy(apply(symmetries, boards.numpy()).astype(np.int64))
+            for boards in (canvas.tokens, canvas.target)
+        )
+        return Canvas(tokens, target, canvas.region), when.gather(1, torch.from_numpy(symmetries.cells))
+
+    def _symmetries(self, step: int, batch: int) -> Symmetries:
+        return random_symmetries(batch, self.size, np.random.default_rng([self.seed, step]))
