@@ -15,7 +15,7 @@ from torch import Tensor
 from denoisers_for_tests import text_denoiser
 from unmask.decode import path_logp
 from unmask.denoisers.transformer import Transformer, TransformerConfig
-from unmask.finetune import MaskedTraining, elbo_weight, masked_loss, random_pattern, train_masked
+from unmask.finetune import MaskedTraining, Masks, elbo_weight, masked_loss, random_pattern, train_masked
 from unmask.protocols import Canvas
 from unmask.runs import Run
 
@@ -75,7 +75,7 @@ def test_the_loss_is_the_mean_over_hidden_tokens() -> None:
     denoiser, canvas = text_denoiser(), canvases(6)
     pattern, _ = random_pattern(canvas, MASK, seed=1, step=0)
     losses = by_hand(denoiser, canvas, pattern)
-    loss, hit = masked_loss(denoiser, canvas, pattern)
+    loss, hit = masked_loss(denoiser, canvas, Masks(pattern, pattern))
     assert loss.item() == pytest.approx(sum(map(sum, losses)) / int(pattern.sum()), rel=1e-4)
     tokens = canvas.target.masked_fill(pattern, MASK)
     guess = denoiser.logits(denoiser.hidden(tokens)).argmax(-1)
@@ -83,7 +83,7 @@ def test_the_loss_is_the_mean_over_hidden_tokens() -> None:
     weight = torch.arange(1.0, 7.0)[:, None]
     answers = int((canvas.tokens == MASK).sum())
     expected = sum((r + 1) * sum(row) for r, row in enumerate(losses)) / answers
-    assert masked_loss(denoiser, canvas, pattern, weight)[0].item() == pytest.approx(expected, rel=1e-4)
+    assert masked_loss(denoiser, canvas, Masks(pattern, pattern, weight))[0].item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_padding_costs_nothing() -> None:
@@ -93,8 +93,9 @@ def test_padding_costs_nothing() -> None:
     wide = Canvas(
         *(torch.cat([pad, x], 1) for x in (canvas.tokens, canvas.target)), attention=torch.arange(12).expand(4, -1) > 2
     )
-    loss, _ = masked_loss(denoiser, wide, torch.cat([pad.bool(), pattern], 1))
-    assert loss.item() == pytest.approx(masked_loss(denoiser, canvas, pattern)[0].item(), rel=1e-4)
+    shifted = torch.cat([pad.bool(), pattern], 1)
+    loss, _ = masked_loss(denoiser, wide, Masks(shifted, shifted))
+    assert loss.item() == pytest.approx(masked_loss(denoiser, canvas, Masks(pattern, pattern))[0].item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
@@ -108,7 +109,7 @@ def test_the_elbo_is_the_mean_over_orders(n: int) -> None:
         if k := sum(hidden):
             pattern = torch.tensor([[False] * given + list(hidden)])
             probability = (2 if k == 1 else 1) / (n + 1) / math.comb(n, k)
-            loss, _ = masked_loss(denoiser, canvas, pattern, elbo_weight(answer, pattern))
+            loss, _ = masked_loss(denoiser, canvas, Masks(pattern, pattern, elbo_weight(answer, pattern)))
             total += probability * loss.item() * n  # the loss is per position of the answer
     orders = torch.tensor(list(itertools.permutations(range(given, 5))))
     exact = path_logp(denoiser, target.expand(len(orders), -1), orders).sum(1)
@@ -178,7 +179,9 @@ def test_a_first_step_has_the_size_of_its_learning_rate() -> None:
     assert moved == pytest.approx(CONFIG.lr_at(0), rel=1e-3)
     assert record["lr"] == CONFIG.lr_at(0) < CONFIG.lr
     pattern, _ = random_pattern(source(0, 5), MASK, CONFIG.seed, 0)
-    assert record["loss"] == pytest.approx(masked_loss(fresh(), source(0, 5), pattern)[0].item(), rel=1e-6)
+    assert record["loss"] == pytest.approx(
+        masked_loss(fresh(), source(0, 5), Masks(pattern, pattern))[0].item(), rel=1e-6
+    )
 
 
 def test_training_learns() -> None:

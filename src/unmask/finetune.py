@@ -1,4 +1,4 @@
-"""Masked training of a denoiser, along random orders (pre-training).
+"""Masked training of a denoiser: on random masks (pre-training), or on masks that somebody else draws (the second stage).
 
 Appendix "Training": ``L(θ) = −E_{x∼π, M∼q} Σ_{i∈M} log p_θ^i(x_i | x^M)``. The pattern ``M`` hides each position of the answer with
 probability ``t``, one ``t ∼ U(0, 1)`` per row; what the task gives (a prompt, a puzzle's clues) is never hidden.
@@ -31,6 +31,19 @@ from unmask.runs import Run, flatten_optimizer, restore_optimizer
 
 Source = Callable[[int, int], Canvas]
 """``source(step, batch)`` gives that step's canvases, always the same ones."""
+
+
+@dataclass(frozen=True)
+class Masks:
+    """What a step hides of its canvases, and at which of the hidden positions it asks for the truth. ``weight`` is per row."""
+
+    hidden: Bool[Tensor, "B L"]
+    asked: Bool[Tensor, "B L"]
+    weight: Float[Tensor, "B 1"] | None = None
+
+
+Masking = Callable[[Canvas, int], Masks]
+"""``masking(canvas, step)`` draws the masks of a step, always the same ones."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +110,31 @@ def elbo_weight(answer: Bool[Tensor, "B L"], pattern: Bool[Tensor, "B L"]) -> Fl
     return (n + 1) / k.clamp(min=2)
 
 
+def random_masks(mask_id: int, seed: int, weight: str) -> Masking:
+    """Pre-training's masks: random patterns, every hidden position asked for."""
+
+    def draw(canvas: Canvas, step: int) -> Masks:
+        pattern, _ = random_pattern(canvas, mask_id, seed, step)
+        return Masks(pattern, pattern, elbo_weight(canvas.tokens == mask_id, pattern) if weight == "elbo" else None)
+
+    return draw
+
+
 def masked_loss(
-    denoiser: Transformer,
-    canvas: Canvas,
-    pattern: Bool[Tensor, "B L"],
-    weight: Float[Tensor, "B 1"] | None = None,
+    denoiser: Transformer, canvas: Canvas, masks: Masks, forbidden: tuple[int, ...] = ()
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Cross-entropy of the hidden tokens and the share of them that the denoiser guesses."""
-    tokens = canvas.target.masked_fill(pattern, denoiser.mask_id)
-    logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[pattern])
-    target = canvas.target[pattern]
+    """Cross-entropy of the tokens asked for, and the share of them that the denoiser guesses.
+
+    ``forbidden`` tokens have probability 0, as in decoding; pre-training lets the denoiser learn that by itself.
+    """
+    tokens = canvas.target.masked_fill(masks.hidden, denoiser.mask_id)
+    logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[masks.asked])
+    if forbidden:
+        logits = logits.index_fill(1, torch.tensor(forbidden, device=logits.device), -torch.inf)
+    target = canvas.target[masks.asked]
     loss = F.cross_entropy(logits, target, reduction="none")
-    if weight is not None:
-        per_row = weight.expand_as(pattern)[pattern]
+    if masks.weight is not None:
+        per_row = masks.weight.expand_as(masks.asked)[masks.asked]
         total = (loss * per_row).sum() / (canvas.tokens == denoiser.mask_id).sum()
     else:
         total = loss.mean()
@@ -117,13 +142,22 @@ def masked_loss(
 
 
 def train_masked(
-    denoiser: Transformer, source: Source, config: MaskedTraining, run: Run | None = None
+    denoiser: Transformer,
+    source: Source,
+    config: MaskedTraining,
+    run: Run | None = None,
+    masking: Masking | None = None,
+    forbidden: tuple[int, ...] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Train in place, yielding a record every ``log_every`` steps. With a run, log, checkpoint and resume."""
-    optimizer = torch.optim.AdamW(
-        denoiser.parameters(), lr=config.lr, betas=(0.9, 0.99), weight_decay=config.weight_decay
-    )
-    average = {name: p.detach().clone() for name, p in denoiser.named_parameters()} if config.ema else {}
+    """Train in place the weights that require gradients, yielding a record every ``log_every`` steps.
+
+    With a run, log, checkpoint and resume. ``masking`` draws what is hidden; without it, at random. ``forbidden`` tokens are
+    left out of the loss.
+    """
+    masking = masking or random_masks(denoiser.mask_id, config.seed, config.weight)
+    trained = {name: p for name, p in denoiser.named_parameters() if p.requires_grad}
+    optimizer = torch.optim.AdamW(trained.values(), lr=config.lr, betas=(0.9, 0.99), weight_decay=config.weight_decay)
+    average = {name: p.detach().clone() for name, p in trained.items()} if config.ema else {}
     start, (losses, hits) = _restore(denoiser, optimizer, average, run) if run else (0, ([], []))
     began = time.perf_counter()
     with ThreadPoolExecutor(1) as ahead:
@@ -132,19 +166,16 @@ def train_masked(
             canvas = upcoming.result()
             if step + 1 < config.steps:
                 upcoming = ahead.submit(source, step + 1, config.batch)
-            pattern, _ = random_pattern(canvas, denoiser.mask_id, config.seed, step)
-            weight = elbo_weight(canvas.tokens == denoiser.mask_id, pattern) if config.weight == "elbo" else None
-            loss, hit = masked_loss(denoiser, canvas, pattern, weight)
+            loss, hit = masked_loss(denoiser, canvas, masking(canvas, step), forbidden)
             optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(denoiser.parameters(), config.clip)
+            torch.nn.utils.clip_grad_norm_(trained.values(), config.clip)
             for group in optimizer.param_groups:
                 group["lr"] = config.lr_at(step)
             optimizer.step()
             with torch.no_grad():
-                for name, p in denoiser.named_parameters():
-                    if name in average:
-                        average[name].lerp_(p, 1 - min(config.ema, (step + 1) / (step + 10)))
+                for name, tensor in average.items():
+                    tensor.lerp_(trained[name], 1 - min(config.ema, (step + 1) / (step + 10)))
             losses.append(loss.detach())
             hits.append(hit)
             done = step + 1
@@ -167,9 +198,8 @@ def train_masked(
             if record is not None:
                 yield record
     with torch.no_grad():
-        for name, p in denoiser.named_parameters():
-            if name in average:
-                p.copy_(average[name])
+        for name, tensor in average.items():
+            trained[name].copy_(tensor)
 
 
 def _save(
@@ -191,7 +221,7 @@ def _restore(
 ) -> tuple[int, list[list[Tensor]]]:
     checkpoint = run.load_latest()
     if checkpoint is None:
-        run.rewind(None)
+        run.rewind(0)  # what was measured before the first step stays
         return 0, [[], []]
     part = lambda prefix: {  # noqa: E731
         name.removeprefix(prefix): tensor for name, tensor in checkpoint.tensors.items() if name.startswith(prefix)
