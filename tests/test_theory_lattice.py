@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from denoisers_for_tests import opinionated
 from unmask.decode import path_logp, unmask
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.live import Regime
@@ -27,18 +28,6 @@ from unmask.theory import (
 )
 from unmask.theory.lattice import revealed
 from unmask.theory.orders import all_orders, along
-
-
-def opinionated(seed: int = 0) -> Transformer:
-    """A small random denoiser whose opinions depend strongly on the canvas."""
-    config = TransformerConfig(
-        vocab_size=5, width=24, n_layers=2, n_heads=3, ffn=32, mask_id=0, max_length=16, positions="learned"
-    )
-    denoiser = Transformer(config).initialise(torch.Generator().manual_seed(seed))
-    for weight in denoiser.parameters():
-        if weight.dim() == 2:
-            weight.data *= 12
-    return denoiser.requires_grad_(False)
 
 
 def canvases(count: int, blanks: int, seed: int = 0) -> Canvas:
