@@ -1,0 +1,126 @@
+"""From files to a frozen denoiser: our own folders, the published families, any masked language model of transformers.
+
+``[rows, D]`` are the shapes of weights; ``G`` groups of key/value heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from unmask.denoisers.checkpoint import Checkpoint, Shape, fit, read_json
+from unmask.denoisers.families import BY_ARCHITECTURE, Family, Published, recognised
+from unmask.denoisers.folder import FAMILY, load_folder
+from unmask.denoisers.masked_lm import MaskedLM, load_masked_lm
+from unmask.denoisers.placement import DeviceMap, device_of, dispatched, resolved
+from unmask.denoisers.transformer import Transformer, TransformerConfig
+
+
+def load_checkpoint(
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    device_map: DeviceMap | None = None,
+) -> Transformer | MaskedLM:
+    """The denoiser in a folder or in a safetensors file. ``config.json`` says which kind it is; SMDM has none."""
+    file = path / "config.json"
+    stored = read_json(file) if path.is_dir() and file.exists() else {}
+    if "family" in stored:
+        if device_map is None:
+            return load_folder(path, dtype, device)
+        denoiser = load_folder(path, dtype)
+        return dispatched(denoiser, resolved(denoiser, dtype, device, device_map))
+    try:
+        family = recognised(stored)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    if family is not None:
+        return load_family(family, path, stored, dtype, device, device_map)
+    if "architectures" not in stored and "model_type" not in stored:
+        kinds = ", ".join(BY_ARCHITECTURE)
+        raise ValueError(
+            f'{file} is not a denoiser\'s: expected "family": "{FAMILY}", or architectures such as {kinds} or …ForMaskedLM'
+        )
+    return load_masked_lm(path, dtype, device, device_map)
+
+
+def load_family(
+    family: Family,
+    path: Path,
+    stored: Mapping[str, Any],
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    device_map: DeviceMap | None = None,
+) -> Transformer:
+    """A published checkpoint as a frozen denoiser: a module without memory, into which each tensor is read once, where it stays."""
+    checkpoint = Checkpoint(path)
+    try:
+        config = family.configure(Published(stored, checkpoint.shapes, added_tokens(path)))
+    except (KeyError, ValueError) as error:
+        reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path}: {reason}") from error
+    for name, token in (("mask", config.mask_id), ("padding", config.pad_id), *(("end", i) for i in config.end_ids)):
+        if token is not None and not 0 <= token < config.vocab_size:
+            raise ValueError(f"{path}: the {name} token is {token}, but the embedding has {config.vocab_size} rows")
+    with torch.device("meta"), _Uninitialised():
+        denoiser = Transformer(config)
+    shapes = {name: tuple(p.shape) for name, p in denoiser.named_parameters()}
+    expected: dict[str, Shape] = {}
+    for ours, shape in shapes.items():
+        theirs = family.theirs(ours)
+        expected[theirs] = (expected.get(theirs, (0,))[0] + shape[0], *shape[1:])
+    head = family.theirs("head.weight")
+    fit(expected, checkpoint.shapes, path, optional=[head] if config.tied_head else ())
+    where = resolved(denoiser, dtype, device, device_map)
+
+    def read(ours: str) -> Tensor:
+        theirs, place = family.theirs(ours), device_of(ours, where)
+        if not family.fused or ".attention." not in ours or ours.endswith("out.weight"):
+            return checkpoint.read(theirs, dtype, place)
+        return unfused(checkpoint.read(theirs), config, ours.split(".")[-2]).to(place, dtype)
+
+    denoiser.load_state_dict({ours: read(ours) for ours in shapes}, strict=False, assign=True)
+    if config.tied_head:
+        denoiser.head.weight = denoiser.embedding.weight
+        if head in checkpoint.shapes and not torch.equal(
+            checkpoint.read(head), checkpoint.read(family.theirs("embedding.weight"))
+        ):
+            raise ValueError(f"{path}: the configuration ties the head to the embedding, but {head} is another tensor")
+    return dispatched(denoiser.requires_grad_(False).eval(), where)
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Leave weights as they are made: on the meta device there is nothing to fill, and trying imports half of torch's compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return given["tensor"] if "tensor" in given else args[0]
+        return func(*args, **given)
+
+
+def unfused(fused: Float[Tensor, "rows D"], config: TransformerConfig, part: str) -> Float[Tensor, "part D"]:
+    """lit-gpt's ``attn.attn``: for each of ``G`` groups its queries, then one key head, then one value head."""
+    groups = config.n_kv_heads or config.n_heads
+    queries = config.n_heads // groups
+    heads = fused.unflatten(0, (groups, queries + 2, -1))
+    picked = {"q": heads[:, :queries], "k": heads[:, queries], "v": heads[:, queries + 1]}[part]
+    return picked.reshape(-1, fused.shape[1])
+
+
+def added_tokens(path: Path) -> dict[str, int]:
+    """Name → id of the tokens that a tokenizer's files list apart from its vocabulary; empty where there are none."""
+    found: dict[str, int] = {}
+    whole, short = path / "tokenizer.json", path / "tokenizer_config.json"
+    if whole.exists():
+        found |= {token["content"]: int(token["id"]) for token in read_json(whole).get("added_tokens") or []}
+    if short.exists():
+        decoder = read_json(short).get("added_tokens_decoder") or {}
+        found |= {token["content"]: int(number) for number, token in decoder.items()}
+    return found

@@ -1,0 +1,244 @@
+"""Any ``AutoModelForMaskedLM`` of transformers as a denoiser: BERT, RoBERTa, ModernBERT, ESM and their like.
+
+Shapes: ``B`` canvases, ``L`` positions, ``D`` width, ``V`` vocabulary, ``N`` positions that get logits.
+
+transformers computes logits for a whole canvas. Here the trunk (``base_model``) and the head are called apart, so only eligible
+positions pay for the vocabulary. Padding is hidden from attention, from the positions and from anything that counts tokens (ESM
+rescales embeddings by the share of masks), so a row is the same alone and in a batch. Both facts are tried on a short canvas when
+a model is wrapped: a head that is not found is an error, a model that padding changes refuses padding.
+
+transformers is imported only here, and never told to trust remote code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+HEADS = (
+    ("cls",),
+    ("lm_head",),
+    ("head", "decoder"),
+    ("predictions",),
+    ("generator_predictions", "generator_lm_head"),
+    ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
+)
+"""The children of ``…ForMaskedLM`` classes that follow the trunk, in the order in which they are called."""
+PROBE = 6
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "special_tokens_map.json")
+
+
+@dataclass(frozen=True)
+class MaskedLMConfig:
+    """What order policies ask of a denoiser's configuration."""
+
+    vocab_size: int
+    width: int
+    mask_id: int
+    max_length: int
+    pad_id: int | None = None
+    end_ids: tuple[int, ...] = ()
+    forbidden_ids: tuple[int, ...] = ()
+    grid: int | None = None
+
+
+class MaskedLM(nn.Module):
+    """A ``Denoiser`` around a masked language model of transformers.
+
+    ``tokenizer`` gives the mask and the special tokens, none of which is ever revealed; without one the model's configuration does,
+    and ``mask_id`` where that has none.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any = None, mask_id: int | None = None) -> None:
+        super().__init__()
+        self.model = model.requires_grad_(False)
+        embeddings = getattr(model.base_model, "embeddings", None)
+        table = getattr(embeddings, "position_embeddings", None)
+        # RoBERTa and its like count positions from the padding id on.
+        self.offset = 0 if getattr(table, "padding_idx", None) is None else int(table.padding_idx) + 1  # pyright: ignore
+        self._takes = frozenset(inspect.signature(model.base_model.forward).parameters)
+        self.config = _config(model, tokenizer, mask_id, self.offset)
+        self.forwarded = 0
+        self.pads = True
+        self._head: tuple[str, ...] = ()
+        self.eval()
+        self._probe()
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        return self.model.get_input_embeddings()
+
+    @property
+    def head(self) -> nn.Linear:
+        """The last layer of the head, which has a row for each token."""
+        return self.model.get_output_embeddings()
+
+    @property
+    def mask_id(self) -> int:
+        return self.config.mask_id
+
+    @property
+    def pad_id(self) -> int | None:
+        return self.config.pad_id
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        return self.config.end_ids
+
+    @property
+    def forbidden_ids(self) -> tuple[int, ...]:
+        return self.config.forbidden_ids
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L D"]:
+        """The trunk's last states. What stands in padding (``attention`` False) changes nothing."""
+        self.forwarded += len(tokens)
+        if tokens.shape[1] > self.config.max_length:
+            raise ValueError(f"a canvas of {tokens.shape[1]} positions exceeds the denoiser's {self.config.max_length}")
+        padded = attention is not None and not bool(attention.all())
+        if padded and not self.pads:
+            raise ValueError(
+                f"the rows of {type(self.model).__name__} change when they are padded: decode canvases of one length at a time"
+            )
+        return self._trunk(tokens, attention if padded else None)
+
+    def logits(self, hidden: Float[Tensor, "*N D"]) -> Float[Tensor, "*N V"]:
+        x = hidden
+        for part in self._head:
+            x = getattr(self.model, part)(x)
+        return x.to(hidden.device)
+
+    def _trunk(self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B L D"]:
+        real = torch.ones_like(tokens, dtype=torch.bool) if attention is None else attention
+        places = (real.long().cumsum(1) - 1).clamp(min=0)
+        filler = self.config.pad_id if self.config.pad_id is not None else self.config.mask_id
+        given = {
+            "attention_mask": real.long(),
+            "position_ids": places + self.offset,
+            "token_type_ids": torch.zeros_like(tokens),
+        }
+        output = self.model.base_model(
+            input_ids=tokens.masked_fill(~real, filler), **{k: v for k, v in given.items() if k in self._takes}
+        )
+        return output[0].to(tokens.device)
+
+    @torch.no_grad()
+    def _probe(self) -> None:
+        """Find the head that repeats the whole model's logits, and whether padding leaves a row alone."""
+        never = set(self.config.forbidden_ids)
+        allowed = [i for i in range(self.config.vocab_size) if i not in never]
+        canvas = [self.mask_id if n % 3 == 1 else allowed[n % len(allowed)] for n in range(PROBE)]
+        tokens = torch.tensor([canvas], device=self.device)
+        wanted = self.model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits.float()
+        close = 1e-4 if self.model.dtype in (torch.float32, torch.float64) else 5e-2
+        bound = close * (float(wanted.abs().max()) + 1.0)
+
+        def repeats(states: Tensor) -> bool:
+            try:
+                return bool((self.logits(states).float() - wanted).abs().max() <= bound)
+            except (RuntimeError, TypeError):  # these parts take, or give, something else
+                return False
+
+        states = self._trunk(tokens, None)
+        children = dict(self.model.named_children())
+        for self._head in HEADS:
+            if all(part in children for part in self._head) and repeats(states):
+                break
+        else:
+            raise ValueError(
+                f"cannot tell the head of {type(self.model).__name__} from its trunk: its parts are {', '.join(children)}; "
+                f"expected one of {'; '.join(' → '.join(head) for head in HEADS)} after {self.model.base_model_prefix}"
+            )
+        real = torch.ones(1, PROBE + 2, dtype=torch.bool, device=tokens.device)
+        real[:, :2] = False
+        self.pads = repeats(self._trunk(nn.functional.pad(tokens, (2, 0), value=allowed[0]), real)[:, 2:])
+
+
+def load_masked_lm(
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    device_map: Any = None,
+) -> MaskedLM:
+    """The masked language model in ``folder``, from its safetensors alone."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            f"{folder} is none of the families that load without transformers: pip install unmask[lm]"
+        ) from error
+    if int(transformers.__version__.split(".")[0]) < 5:
+        raise ValueError(f"expected transformers 5 or later, got {transformers.__version__}: pip install unmask[lm]")
+    if device is not None and device_map is not None:
+        raise ValueError(f"device is {device} and device_map {device_map!r}: give one of them")
+    safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    try:
+        with quiet():
+            model, info = transformers.AutoModelForMaskedLM.from_pretrained(
+                folder, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True, **safe
+            )
+            named = any((folder / file).exists() for file in TOKENIZER_FILES)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe) if named else None
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"{folder} is not a masked language model that transformers knows: {reason}") from error
+    if wrong := sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]])):
+        raise ValueError(f"{folder} does not fit {type(model).__name__}: {', '.join(wrong[:4])} missing or misshapen")
+    return MaskedLM(model if device is None else model.to(device), tokenizer)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """transformers draws progress bars and tables; a library does not."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _config(model: Any, tokenizer: Any, mask_id: int | None, offset: int) -> MaskedLMConfig:
+    stored = model.config
+    vocabulary = len(model.get_output_embeddings().weight)
+    for holder in (tokenizer, stored):
+        mask_id = getattr(holder, "mask_token_id", None) if mask_id is None else mask_id
+    if mask_id is None:
+        raise ValueError(
+            f"neither the tokenizer nor the configuration of {type(model).__name__} names a mask token: pass mask_id="
+        )
+    if tokenizer is None:
+        names = ("pad", "bos", "eos", "cls", "sep", "unk")
+        special: Iterable[int | None] = [getattr(stored, f"{name}_token_id", None) for name in names]
+    else:
+        special = [*tokenizer.all_special_ids, *range(len(tokenizer), vocabulary)]
+    positions = getattr(stored, "max_position_embeddings", None)
+    longest = getattr(tokenizer, "model_max_length", None)
+    limits = [n for n in (positions - offset if positions else None, longest) if n and n < 10**9]
+    pad = getattr(tokenizer, "pad_token_id", None)
+    return MaskedLMConfig(
+        vocab_size=vocabulary,
+        width=int(stored.hidden_size),
+        mask_id=int(mask_id),
+        max_length=int(min(limits, default=4096)),
+        pad_id=getattr(stored, "pad_token_id", None) if pad is None else pad,
+        forbidden_ids=tuple(sorted({i for i in (mask_id, *special) if i is not None and 0 <= i < vocabulary})),
+    )

@@ -1,0 +1,57 @@
+"""Where the weights of a denoiser stand: one device, or several that accelerate's hooks carry the states between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from unmask.denoisers.transformer import Transformer
+
+DeviceMap = str | dict[str, Any]
+"""``"auto"``, or module → device: ``{"embedding": 0, "blocks.0": 0, …, "norm": 1, "head": 1}``; ``""`` stands for all."""
+
+
+def resolved(
+    denoiser: Transformer, dtype: torch.dtype, device: torch.device | str | None, device_map: DeviceMap | None
+) -> dict[str, Any]:
+    """Module → device for a denoiser that has no memory yet. ``"auto"`` fills the GPUs evenly, then the CPU's memory."""
+    if device_map is None:
+        return {"": device or "cpu"}
+    if device is not None:
+        raise ValueError(f"device is {device} and device_map {device_map!r}: give one of them")
+    from accelerate import infer_auto_device_map
+    from accelerate.utils import check_device_map, get_balanced_memory
+
+    if isinstance(device_map, dict):
+        check_device_map(denoiser, device_map)
+        return device_map
+    if device_map != "auto":
+        raise ValueError(f"device_map must be 'auto' or a dictionary from module to device, got {device_map!r}")
+    whole = ["Block"]
+    memory = get_balanced_memory(denoiser, dtype=dtype, no_split_module_classes=whole)
+    found = infer_auto_device_map(denoiser, max_memory=memory, no_split_module_classes=whole, dtype=dtype)
+    if "disk" in found.values():
+        size = sum(p.numel() for p in denoiser.parameters()) * dtype.itemsize
+        raise ValueError(
+            f"the weights need {size / 2**30:.1f} GiB as {dtype}, more than the devices and the CPU's memory have: "
+            "use a smaller dtype or more devices"
+        )
+    return dict(found)
+
+
+def device_of(parameter: str, where: Mapping[str, Any]) -> Any:
+    """The device of a parameter: that of the closest module around it."""
+    around = [module for module in where if module == "" or f"{parameter}.".startswith(f"{module}.")]
+    return where[max(around, key=len)]
+
+
+def dispatched(denoiser: Transformer, where: Mapping[str, Any]) -> Transformer:
+    """The denoiser on its device; or, where there are several, with hooks that move the states between them."""
+    if len(set(where.values())) == 1:
+        return denoiser.to(next(iter(where.values())))
+    from accelerate import dispatch_model
+
+    dispatch_model(denoiser, device_map=dict(where))
+    return denoiser
