@@ -15,12 +15,13 @@ from unmask.command_line import refuse_unknown
 from unmask.learn import Learn
 from unmask.presets import Preset, list_presets, load_preset
 from unmask.pretrain import Pretrain
+from unmask.second_stage import SecondStage
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "unmask"
 LABEL = re.compile(r"\b((?:Eq|Thm|Cor|Rem|Alg)\. [a-z]\w+)")
 PAPER = ROOT / "docs" / "paper.md"
-KINDS = {"pretrain": Pretrain, "train": Learn}
+KINDS = {"pretrain": Pretrain, "train": Learn, "finetune": SecondStage}
 shared = ROOT.parent / "shared"
 
 
@@ -166,10 +167,11 @@ def commands_in(text: str) -> list[list[str]]:
     return [shlex.split(words.replace("\\|", "|"), comments=True) for words in code]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/architecture.md", "docs/paper.md"])
+DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_documented_commands_exist(name: str) -> None:
-    if not (ROOT / name).exists():
-        pytest.skip(f"there is no {name}")
     for words in commands_in((ROOT / name).read_text()):
         refuse_unknown(cli.COMMANDS, "unmask", words)
 
@@ -183,6 +185,9 @@ def test_examples_in_the_help_exist() -> None:
 
 
 def test_documented_files_exist() -> None:
-    for name in ("docs/architecture.md", "docs/paper.md", "README.md"):
-        for path in re.findall(r"`((?:tests|docs)/[\w/]+\.(?:py|md))", (ROOT / name).read_text()):
+    for name in DOCUMENTS:
+        text = (ROOT / name).read_text()
+        for path in re.findall(r"`((?:tests|docs)/[\w/]+\.(?:py|md))", text):
             assert (ROOT / path).exists(), f"{name} names {path}"
+        for link in re.findall(r"\]\(((?!http)[^)#]+)", text):
+            assert ((ROOT / name).parent / link).exists(), f"{name} links to {link}"

@@ -187,6 +187,26 @@ def test_decode_prints_json_that_tells_the_whole_path(unmask: Callable) -> None:
     assert record["first_wrong"] == (wrong[0] if wrong else None)
 
 
+def test_decode_uses_the_learned_order_and_says_where_it_leaves_confidence(unmask: Callable) -> None:
+    code, out, err = unmask("decode", PUZZLE, *MODEL, "--json")
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    beside = record["compared"]
+    assert (record["scheduler"], beside["scheduler"]) == ("sas", "confidence")
+    parts = beside["parts_at"]
+    assert record["order"][:parts] == beside["order"][:parts]
+    assert record["order"][parts] != beside["order"][parts]
+    alone = json.loads(unmask("decode", PUZZLE, *MODEL, "--json", "--scheduler", "confidence")[1])
+    assert "compared" not in alone and alone["order"] == beside["order"]
+    code, out, _ = unmask("decode", PUZZLE, *MODEL)
+    row, column = divmod(record["order"][parts], 9)
+    digit = record["answer"][record["order"][parts]]
+    assert code == 0
+    assert f"the two part at reveal {parts + 1}: {digit} at row {row + 1}, column {column + 1}" in out
+    same = unmask("decode", PUZZLE, *MODEL, "--scheduler", "margin", "--compare", "margin")[1]
+    assert "margin order" in same and "the same cells in the same order" in same
+
+
 def test_decode_of_a_file_follows_evaluate(unmask: Callable, tmp_path: Path) -> None:
     """The same puzzles, the same seeds: the random orders of both solve the same ones. Nothing in a pipe but text."""
     assert unmask("data", "p.csv", "--count", "3", "--clues", "44-46", "--seed", "4")[0] == 0

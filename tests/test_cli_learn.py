@@ -37,6 +37,23 @@ save_every = 2
 """
 
 
+TINY_STAGE = """# A second stage in seconds.
+denoiser = "sudoku-4x4"
+order = "confidence"
+validate = 4
+[data]
+size = 4
+puzzles = 8
+clues = "5-7"
+[training]
+samples = 64
+batch = 8
+lr = 1e-3
+log_every = 4
+save_every = 4
+"""
+
+
 def test_a_trained_order_is_a_scheduler(unmask: Callable, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "tiny.toml").write_text(TINY)
     code, out, err = unmask("train", "--preset", "tiny.toml", "--out", "order", "--steps", "3")
@@ -95,6 +112,19 @@ def test_a_killed_training_resumes_to_the_same_policy(unmask: Callable, tmp_path
     assert whole.read_bytes() == broken.read_bytes()
 
 
+def test_a_tuned_denoiser_is_a_denoiser(unmask: Callable, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "tiny.toml").write_text(TINY_STAGE)
+    code, out, err = unmask("finetune", "--preset", "tiny.toml", "--out", "tuned", "--order", "margin")
+    assert (code, err) == (0, "")
+    assert [line.split(":")[0] for line in out.splitlines()[:2]] == ["before", "after"]
+    assert "on the path" in out and "off it" in out
+    assert json.loads((tmp_path / "tuned" / "config.json").read_text())["order"] == "margin"
+    code, _, _ = unmask("evaluate", "--denoiser", "tuned", "--schedulers", "confidence", "--limit", "2", "--no-nll")
+    assert code == 0
+    code, _, err = unmask("finetune", "--preset", "tiny.toml", "--out", "tuned", "--order", "margin")
+    assert code == 2 and "resume" in err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -102,7 +132,9 @@ def test_a_killed_training_resumes_to_the_same_policy(unmask: Callable, tmp_path
         (("train", "--out", "x", "--task", "chess"), "sudoku"),
         (("train", "--out", "x", "--steps", "0"), "steps must be at least 1"),
         (("train", "--out", "x", "--denoiser", "nobody"), "no denoiser"),
-        (("evaluate", "--schedulers", "sas", "--denoiser", "sudoku-4x4"), "no policy ships"),
+        (("finetune", "--out", "x", "--order", "nobody"), "no scheduler"),
+        (("finetune", "--out", "x", "--rounds", "0"), "rounds must be at least 1"),
+        (("finetune", "--out", "x", "--samples", "3"), "at least one batch"),
     ],
 )
 def test_bad_input_is_one_line(unmask: Callable, words: tuple[str, ...], message: str) -> None:  # noqa: F811

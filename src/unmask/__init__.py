@@ -1,10 +1,12 @@
 """unmask: decode masked diffusion language models in any order, and learn the order."""
 
 from unmask.decode import path_logp, unmask
-from unmask.evaluate import evaluate
+from unmask.evaluate import Report, evaluate
 from unmask.live import Regime
 from unmask.protocols import Canvas, Denoiser, Pace, Path, Scheduler, States, Task, Verdict, View
 from unmask.registry import load_denoiser, load_pace, load_scheduler
+from unmask.report.page import table_html
+from unmask.report.trace import path_html
 
 __version__ = "0.1.0"
 __all__ = [
@@ -13,6 +15,7 @@ __all__ = [
     "Pace",
     "Path",
     "Regime",
+    "Report",
     "Scheduler",
     "States",
     "Task",
@@ -25,3 +28,6 @@ __all__ = [
     "path_logp",
     "unmask",
 ]
+
+# What a notebook shows. Here, because the modules that define them know nothing of HTML.
+Path._repr_html_, Report._repr_html_ = path_html, table_html  # pyright: ignore[reportAttributeAccessIssue]

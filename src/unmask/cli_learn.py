@@ -1,21 +1,61 @@
-"""Commands that learn an order, and that check the theory behind it."""
+"""Commands that train a denoiser, learn an order for it, tune it along one, and check the theory behind them."""
 
 from __future__ import annotations
 
+import contextlib
 import json as json_text
 import signal
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rich.table import Table
 
 from unmask.command_line import console, progress_bar, require_writable
 from unmask.learn import Learn, learn
 from unmask.presets import load_preset
+from unmask.pretrain import Pretrain, pretrain
 from unmask.registry import load_denoiser
 from unmask.runs import atomic_write
+from unmask.second_stage import SecondStage, alternate, finetune
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.theory import claims
+
+C = TypeVar("C", Pretrain, Learn, SecondStage)
+
+
+def pretrain_command(
+    out: Path,
+    preset: str = "sudoku-9x9-imperfect",
+    resume: bool = False,
+    samples: int | None = None,
+    seed: int | None = None,
+) -> None:
+    """Train a small masked diffusion model from nothing. The presets made the denoisers that ship with the package.
+
+    $ unmask pretrain --preset sudoku-9x9-imperfect --out runs/mine
+
+    Args:
+        out: The run's folder: configuration, versions, metrics, checkpoints, and at the end the denoiser.
+        preset: The name of a preset, or your own TOML file. See `unmask presets`.
+        resume: Go on with a run that was interrupted. Without it an existing folder is refused.
+        samples: Canvases to train on, instead of the preset's number.
+        seed: Another seed for weights, data and masks.
+    """
+    config = _changed(load_preset(preset, Pretrain, "pretrain"), seed, samples=samples)
+    show_pretraining(config, out, resume)
+    console.print(f"the denoiser is in {out / 'denoiser'}")
+
+
+def show_pretraining(config: Pretrain, out: Path, resume: bool) -> None:
+    """Train with a live line."""
+    with progress_bar("{task.description}", "canvases") as progress:
+        bar = progress.add_task("training", total=config.training.steps * config.training.batch)
+        for record in pretrain(config, out, resume):
+            text = f"loss {record['loss']:.3f}, hidden cells guessed {record['token_accuracy']:.1%}"
+            progress.update(bar, completed=record["samples"], description=text)
+        progress.update(bar, completed=config.training.steps * config.training.batch)
 
 
 def train(
@@ -43,33 +83,120 @@ def train(
     """
     if task != "sudoku":
         raise ValueError(f"no task {task!r}: expected sudoku")
-    config = load_preset(preset, Learn, "train")
+    config = _changed(load_preset(preset, Learn, "train"), seed, steps=steps)
     if denoiser is not None:
         config = replace(config, denoiser=denoiser)
-    if steps is not None:
-        config = replace(config, training=replace(config.training, steps=steps))
-    if seed is not None:
-        config = replace(config, training=replace(config.training, seed=seed), data=replace(config.data, seed=seed))
+    show_learning(config, out, resume)
+    console.print(f"the policy is in {out / 'policy'}")
+
+
+def show_learning(config: Learn, out: Path, resume: bool) -> None:
+    """Train with a live line. Ctrl-C and SIGTERM let the step end and be saved."""
+    with _stops() as asked, progress_bar("{task.description}", "steps") as progress:
+        bar = progress.add_task("learning", total=config.training.steps)
+        accuracy = ""
+        for record in learn(config, out, resume, stop=lambda: bool(asked)):
+            if "accuracy" in record:
+                accuracy = f", {record['accuracy']:.1%} of held-out problems solved"
+            text = f"return {record['return']:.2f}, wrong reveals {record['wrong_reveals']:.2f}{accuracy}"
+            progress.update(bar, completed=record["step"], description=text)
+    if asked:
+        # The step was finished and saved; leave as the signal asks.
+        signal.raise_signal(asked[0])
+
+
+@contextlib.contextmanager
+def _stops() -> Iterator[list[int]]:
+    """The signals to stop that have come, instead of what they would do."""
     asked: list[int] = []
     before = {
         number: signal.signal(number, lambda got, _: asked.append(got)) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        with progress_bar("{task.description}", "steps") as progress:
-            bar = progress.add_task("learning", total=config.training.steps)
-            accuracy = ""
-            for record in learn(config, out, resume, stop=lambda: bool(asked)):
-                if "accuracy" in record:
-                    accuracy = f", {record['accuracy']:.1%} of held-out problems solved"
-                text = f"return {record['return']:.2f}, wrong reveals {record['wrong_reveals']:.2f}{accuracy}"
-                progress.update(bar, completed=record["step"], description=text)
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if asked:
-        # The step was finished and saved; leave as the signal asks.
-        signal.raise_signal(asked[0])
-    console.print(f"the policy is in {out / 'policy'}")
+
+
+def finetune_command(
+    out: Path,
+    preset: str = "stage2-sudoku-9x9-imperfect",
+    denoiser: str | None = None,
+    order: str | None = None,
+    resume: bool = False,
+    samples: int | None = None,
+    seed: int | None = None,
+    rounds: int | None = None,
+    order_preset: str = "sas-sudoku-9x9-imperfect",
+) -> None:
+    """Fine-tune a denoiser along an order (the second stage). The order is a learned policy's, the expert's, or any scheduler's.
+
+    $ unmask finetune --preset stage2-sudoku-9x9-imperfect --out runs/tuned
+    $ unmask finetune --order expert --out runs/tuned-expert
+    $ unmask finetune --rounds 2 --out runs/rounds
+
+    Args:
+        out: The run's folder: configuration, versions, metrics, checkpoints, and at the end the denoiser.
+        preset: The name of a preset, or your own TOML file. See `unmask presets`.
+        denoiser: Another denoiser than the preset's: a shipped name or a folder.
+        order: Another order than the preset's: a scheduler's name, a policy's folder, or sas.
+        resume: Go on with a run that was interrupted. Without it an existing folder is refused.
+        samples: Canvases to train on, instead of the preset's number.
+        seed: Another seed for canvases and masks.
+        rounds: Tune the denoiser, learn an order for it, and again, so many times.
+        order_preset: With --rounds: how the orders are learned.
+    """
+    config = _changed(load_preset(preset, SecondStage, "finetune"), seed, samples=samples)
+    if denoiser is not None:
+        config = replace(config, denoiser=denoiser)
+    if order is not None:
+        config = replace(config, order=order)
+    if rounds is None:
+        show_tuning(config, out, resume)
+        console.print(f"the denoiser is in {out / 'denoiser'}")
+        return
+    learning = load_preset(order_preset, Learn, "train")
+    with progress_bar("{task.description}", "steps") as progress:
+        bar = progress.add_task("rounds", total=None)
+        for number, what, record in alternate(config, learning, rounds, out, resume):
+            progress.update(bar, completed=record["step"], description=f"round {number}, {what}")
+            if "on_path" in record:
+                console.print(f"round {number}, denoiser at step {record['step']}: {_measured(record)}")
+            elif "accuracy" in record:
+                solved = f"{record['accuracy']:.1%} of held-out problems solved"
+                console.print(f"round {number}, order at step {record['step']}: {solved}")
+    console.print(
+        f"the denoiser is in {out / f'round-{rounds}' / 'denoiser'}, its order in {out / f'round-{rounds}' / 'order'}"
+    )
+
+
+def show_tuning(config: SecondStage, out: Path, resume: bool) -> None:
+    """The second stage with two progress lines: orders drawn, canvases seen. Prints what it did on held-out problems."""
+    with progress_bar("{task.description}", "canvases") as progress:
+        drawing = progress.add_task("drawing orders", total=config.data.puzzles)
+        bar = progress.add_task("tuning", total=config.training.steps * config.training.batch)
+        for record in finetune(config, out, resume, lambda count: progress.update(drawing, advance=count)):
+            if "on_path" in record:
+                when = "before" if record["step"] == 0 else "after"
+                console.print(f"{when}: {_measured(record)}")
+            else:
+                text = f"loss {record['loss']:.3f}, asked cells guessed {record['token_accuracy']:.1%}"
+                progress.update(bar, completed=record["samples"], description=text)
+
+
+def _measured(record: dict[str, Any]) -> str:
+    solved = f"{record['accuracy']:.1%} [{record['accuracy_low']:.1%}, {record['accuracy_high']:.1%}] solved"
+    return f"{solved}; −log p per cell {record['on_path']:.4f} on the path, {record['off_path']:.4f} off it"
+
+
+def _changed(config: C, seed: int | None, **length: int | None) -> C:
+    """The preset with another seed for its data and its training, and another length."""
+    training = {name: value for name, value in length.items() if value is not None}
+    if seed is not None:
+        training["seed"] = seed
+        config = replace(config, data=replace(config.data, seed=seed))
+    return replace(config, training=replace(config.training, **training))
 
 
 def verify(

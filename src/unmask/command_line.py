@@ -29,7 +29,8 @@ Command = Callable[..., None]
 PIPE_WIDTH = 132  # a pipe has no width of its own, and a table that wraps is hard to read or to search
 
 # Messages hold brackets, [training] or [52.9, 97.8], which are not markup.
-console = Console(markup=False, emoji=False, highlight=False)
+FIRST = os.environ.get("RANK", "0") == "0"  # of several processes under accelerate launch, one talks
+console = Console(markup=False, emoji=False, highlight=False, quiet=not FIRST)
 errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
@@ -90,7 +91,7 @@ def progress_bar(description: str, unit: str) -> Progress:
         TextColumn("ETA"),
         TimeRemainingColumn(),
         console=errors,
-        disable=not errors.is_terminal,
+        disable=not (errors.is_terminal and FIRST),
     )
 
 
