@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.live import Live
 from rich.text import Text
 
-from unmask.command_line import console
+from unmask.command_line import console, moving_picture, require_new_folder
 from unmask.decode import Step
 from unmask.generate import FLOOR, Generation, generate, infill
+from unmask.live import Regime
 from unmask.registry import load_denoiser, load_pace, load_scheduler
 from unmask.report.live import LiveText, Pieces, printable
+from unmask.report.text_traces import of_texts
+from unmask.report.trace import write
 from unmask.text import TextCanvas, gap_canvas, load_tokenizer, prompt_canvas
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -39,6 +41,8 @@ def generate_command(
     end_floor: float = FLOOR,
     min_length: int = 0,
     guidance: float = 0.0,
+    cache: str = "none",
+    refresh: int | None = None,
     chat: bool = False,
     infill: bool = False,
     tokenizer: str | None = None,
@@ -49,6 +53,7 @@ def generate_command(
     live: bool = True,
     lines: bool = False,
     json: bool = False,
+    traces: Path | None = None,
 ) -> None:
     """Continue prompts, or fill the gaps of texts. Shows the order as it comes.
 
@@ -73,6 +78,8 @@ def generate_command(
         end_floor: How little damped end tokens begin with, a factor in [0, 1].
         min_length: No end token in this many positions.
         guidance: The scale of classifier-free guidance; twice the denoiser calls.
+        cache: none, prefix (compute only from the block on) or dual (compute only the block); not exact, see docs/caching.md.
+        refresh: With a cache, compute everything again after this many steps; otherwise only where a block begins.
         chat: Put prompts into the tokenizer's chat template.
         infill: The prompts have gaps: <mask> for a token, <mask:8> for eight.
         tokenizer: A folder or hub id, if not the denoiser's own (SMDM has none: TinyLlama/TinyLlama_v1.1).
@@ -83,6 +90,7 @@ def generate_command(
         live: On a terminal, show every step as it happens.
         lines: Print every step, a line each.
         json: Print JSON instead of text, one object a line.
+        traces: Also record every step for `unmask view`, into this new folder, a file per prompt. Prompts are decoded one by one.
     """
     prompts = _prompts(prompt, file)
     if dtype not in DTYPES:
@@ -95,6 +103,9 @@ def generate_command(
         raise ValueError("expected --json or --lines, not both")
     if infill and chat:
         raise ValueError("expected --infill or --chat, not both: a template has no turns")
+    if traces is not None:
+        require_new_folder(traces)
+        batch = 1  # a trace counts the denoiser calls of its own problem
     words = load_tokenizer(tokenizer or denoiser)
     placed: dict[str, Any] = {"device_map": "auto"} if device == "auto" else {"device": device}
     model = load_denoiser(denoiser, DTYPES[dtype], **placed)
@@ -107,6 +118,8 @@ def generate_command(
         "token_temperature": token_temperature,
         "top_p": top_p,
         "guidance": guidance,
+        "cache": cache,
+        "refresh": refresh,
     }
     if not infill:
         options |= {"length": length, "ends": ends, "end_floor": end_floor, "min_length": min_length, "chat": chat}
@@ -118,8 +131,15 @@ def generate_command(
         canvas = gap_canvas(model, words, part) if infill else prompt_canvas(model, words, part, length, chat)
         shown = LiveText(canvas, pieces, () if infill else model.end_ids, prompt=infill)
         with _watching(shown, live and not json, lines) as on_step:
-            done = _run(model, words, part, infill, seeds=seeds, on_step=on_step, **options)
+            done = _run(model, words, part, infill, seeds=seeds, on_step=on_step, record=traces is not None, **options)
         shown.finish(done.path.tokens)
+        if traces is not None:
+            regime = Regime(block=block, steps=steps)
+            recorded = of_texts(
+                model, pieces, done.canvas, {scheduler: done.path}, denoiser, regime, [_problem(part[0], start)]
+            )
+            traces.mkdir(parents=True, exist_ok=True)
+            write(recorded[0], traces / f"{start + 1:04d}.json")
         for row, text in enumerate(done.texts):
             if json:
                 record = {"prompt": part[row], "text": text, **_record(done, row, canvas)}
@@ -127,6 +147,13 @@ def generate_command(
             else:
                 console.print(_heading(done, row, start + row, len(prompts)), style="dim")
                 console.print(shown.row(row) if console.is_terminal else Text(printable(text)), soft_wrap=True)
+
+
+def _problem(prompt: Any, number: int) -> str:
+    """A prompt's name in the viewer: its number and its first words, of a conversation those of the last turn."""
+    text = prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+    line = " ".join(printable(text).split())
+    return f"prompt {number + 1}: {line if len(line) <= 60 else line[:59] + '…'}"
 
 
 def _run(model: Any, words: Any, prompts: list[Any], gaps: bool, **options: Any) -> Generation:
@@ -146,11 +173,9 @@ def _watching(shown: LiveText, live: bool, lines: bool) -> Iterator[Callable[[St
             console.print(shown.line(), soft_wrap=True)
 
         yield line
-    elif live and console.is_terminal and not console.is_dumb_terminal:
-        with Live(shown, console=console, transient=True, refresh_per_second=12):
-            yield shown.on_step
     else:
-        yield shown.on_step if console.is_terminal else None
+        with moving_picture(console, shown, live):
+            yield shown.on_step if console.is_terminal else None
 
 
 def _heading(done: Generation, row: int, number: int, count: int) -> str:
@@ -159,7 +184,10 @@ def _heading(done: Generation, row: int, number: int, count: int) -> str:
     steps = int(path.step[row].max()) + 1 if reveals else 0
     of_batch = "" if rows == 1 else f" for {rows} prompts"
     which = f"{number + 1}/{count}: " if count > 1 else ""
-    return f"{which}{reveals} tokens in {steps} steps, {path.denoiser_calls} denoiser calls{of_batch}, {path.seconds:.2f} s"
+    share = path.positions / max(1, path.denoiser_calls * path.tokens.shape[1])
+    of_positions = f" ({share:.0%} of their positions)" if share < 1 else ""
+    calls = f"{path.denoiser_calls} denoiser calls{of_positions}{of_batch}"
+    return f"{which}{reveals} tokens in {steps} steps, {calls}, {path.seconds:.2f} s"
 
 
 def _record(done: Generation, row: int, canvas: TextCanvas) -> dict[str, Any]:
@@ -171,7 +199,12 @@ def _record(done: Generation, row: int, canvas: TextCanvas) -> dict[str, Any]:
         "step": path.step[row, :reveals].tolist(),
         "token_logp": [round(value, 6) for value in path.logp[row, :reveals].tolist()],
         "path_logp": round(float(path.path_logp[row]), 6),
-        "batch": {"prompts": len(done.texts), "denoiser_calls": path.denoiser_calls, "seconds": round(path.seconds, 3)},
+        "batch": {
+            "prompts": len(done.texts),
+            "denoiser_calls": path.denoiser_calls,
+            "positions": path.positions,
+            "seconds": round(path.seconds, 3),
+        },
     }
 
 

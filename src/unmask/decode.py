@@ -23,7 +23,7 @@ from torch import Tensor
 from unmask.live import LiveRows, Regime
 from unmask.plackett_luce import plackett_luce_logp
 from unmask.pricing import price
-from unmask.protocols import Canvas, Denoiser, Observe, Path, Scheduler, States, View
+from unmask.protocols import Canvas, Denoiser, Observe, Path, Scheduler, States, View, computed, focused
 from unmask.schedulers import ORDER_NOISE
 
 TOKEN_NOISE = 3
@@ -76,7 +76,8 @@ def unmask(
         seeds = numbered.to(tokens.device)
     live = LiveRows(denoiser, tokens, regime, target, attention, region, candidates, seeds)
     reference = target if reference is None else reference
-    calls, denoiser_seconds, memory = denoiser.forwarded, 0.0, {}
+    length = tokens.shape[1]
+    calls, positions, denoiser_seconds, memory = denoiser.forwarded, computed(denoiser, length), 0.0, {}
     log = _Log(tokens, live.hidden)
     kept: list[dict[str, Tensor]] = []
     observed: list[dict[str, Tensor]] = []
@@ -115,6 +116,7 @@ def unmask(
         steps=live.step,
         seconds=time.perf_counter() - began,
         denoiser_seconds=denoiser_seconds,
+        positions=computed(denoiser, length) - positions,
     )
 
 
@@ -162,7 +164,7 @@ def look(
     if oracle and reference is None:
         raise ValueError("this scheduler is an oracle: it needs the truth; pass target= or reference=")
     eligible = live.eligible()
-    states = _states(denoiser, live.tokens, live.attention, share)
+    states = _states(denoiser, live, share)
     row, position = torch.nonzero(live.hidden if getattr(scheduler, "whole", False) else eligible, as_tuple=True)
     return View(
         denoiser=denoiser,
@@ -280,9 +282,11 @@ class _Log:
         self.count[live.rows] += count
 
 
-def _states(
-    denoiser: Denoiser, tokens: Int[Tensor, "b L"], attention: Bool[Tensor, "b L"] | None, share: bool
-) -> Float[Tensor, "b L D"]:
+def _states(denoiser: Denoiser, live: LiveRows, share: bool) -> Float[Tensor, "b L D"]:
+    tokens, attention = live.tokens, live.attention
+    if focused(denoiser):
+        # Its answer may depend on how a row came to be: equal canvases are not shared.
+        return denoiser.hidden(tokens, attention, live.focus())
     if not share or len(tokens) == 1:
         return denoiser.hidden(tokens, attention)
     first, place = _distinct(tokens, attention)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from unmask.caching import cached
 from unmask.decode import Step, unmask
 from unmask.guidance import ENDS, Around, Ending, Guided, ends_last, unwrapped
 from unmask.live import Regime
@@ -62,6 +63,8 @@ def generate(
     min_length: int = 0,
     stop_at_end: bool = True,
     guidance: float = 0.0,
+    cache: str = "none",
+    refresh: int | None = None,
     chat: bool = False,
     seeds: Sequence[int] | None = None,
     on_step: Callable[[Step], None] | None = None,
@@ -72,8 +75,9 @@ def generate(
     ``block`` positions at a time from the left (None: all at once), in ``steps`` steps for the whole length (None: a token a step).
     ``ends``: ``allow`` end tokens as they come, ``damp`` them by g + (1 − g)·t/T with g = ``end_floor``, or ``suppress`` them until
     nothing else is left; none in the first ``min_length`` positions. ``guidance`` > 0 is the scale of classifier-free
-    guidance and doubles the forwards. ``chat`` uses the tokenizer's chat template. ``seeds`` has a number per prompt for
-    whatever is drawn. ``on_step`` is told of every step; ``record`` keeps all states in the path.
+    guidance and doubles the forwards. ``cache``: ``prefix`` or ``dual`` computes only from the block on, or the block alone, and
+    all where a block begins and every ``refresh`` steps (:mod:`unmask.caching`). ``chat`` uses the tokenizer's chat template.
+    ``seeds`` has a number per prompt for whatever is drawn. ``on_step`` is told of every step; ``record`` keeps all states.
     """
     if ends not in ENDS:
         raise ValueError(f"ends must be one of {', '.join(ENDS)}, got {ends!r}{did_you_mean(ends, ENDS)}")
@@ -81,7 +85,8 @@ def generate(
     regime = Regime(block, steps, _pace(pace), order_temperature, token_temperature, top_p, stop_at_end)
     regime = ends_last(regime) if ends == "suppress" else regime
     floor = end_floor if ends == "damp" else None
-    around = Ending(_guided(denoiser, guidance, canvas), canvas.start, length, floor=floor, least=min_length)
+    inner = _guided(cached(denoiser, cache, refresh), guidance, canvas)
+    around = Ending(inner, canvas.start, length, floor=floor, least=min_length)
     path = _decode(denoiser, around, scheduler, canvas, regime, seeds, on_step, record)
     return Generation(completions(denoiser, tokenizer, canvas, path.tokens), path, canvas)
 
@@ -99,6 +104,8 @@ def infill(
     token_temperature: float = 0.0,
     top_p: float = 1.0,
     guidance: float = 0.0,
+    cache: str = "none",
+    refresh: int | None = None,
     seeds: Sequence[int] | None = None,
     on_step: Callable[[Step], None] | None = None,
     record: bool = False,
@@ -110,7 +117,7 @@ def infill(
     """
     canvas = gap_canvas(denoiser, tokenizer, templates)
     regime = Regime(block, steps, _pace(pace), order_temperature, token_temperature, top_p, stop_at_end=False)
-    around = Ending(_guided(denoiser, guidance, canvas), forbid=True)
+    around = Ending(_guided(cached(denoiser, cache, refresh), guidance, canvas), forbid=True)
     path = _decode(denoiser, around, scheduler, canvas, regime, seeds, on_step, record)
     return Generation(whole_texts(denoiser, tokenizer, canvas, path.tokens), path, canvas)
 

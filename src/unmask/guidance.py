@@ -15,6 +15,8 @@ its state travels with the state, in further channels.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +26,7 @@ from torch import Tensor
 
 from unmask.decode import drawn_tokens
 from unmask.live import Regime
-from unmask.protocols import Denoiser, Scheduler, View
+from unmask.protocols import Denoiser, Focus, Scheduler, View, computed, focused
 
 ENDS = ("allow", "damp", "suppress")
 """What to do with end tokens: nothing; make them less likely while little is revealed; let them wait for everything else."""
@@ -38,6 +40,7 @@ class Around(ABC):
     def __init__(self, inner: Denoiser) -> None:
         self.inner = inner
         self.forwarded = 0
+        self.computed = 0
 
     @property
     def mask_id(self) -> int:
@@ -63,16 +66,30 @@ class Around(ABC):
     def device(self) -> torch.device:
         return getattr(self.inner, "device", torch.device("cpu"))
 
-    def ask(self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None) -> Float[Tensor, "B L E"]:
+    @property
+    def focused(self) -> bool:
+        """Whether the inner denoiser wants to know where the decoding stands."""
+        return focused(self.inner)
+
+    def ask(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
+    ) -> Float[Tensor, "B L E"]:
         """The inner denoiser's states; every canvas that it forwards is counted here too."""
-        before = self.inner.forwarded
-        states = self.inner.hidden(tokens, attention)
-        self.forwarded += self.inner.forwarded - before
-        return states
+        with self.counted(tokens.shape[1]):
+            inner = self.inner
+            return inner.hidden(tokens, attention, focus) if focused(inner) else inner.hidden(tokens, attention)
+
+    @contextmanager
+    def counted(self, length: int) -> Iterator[None]:
+        """What the inner denoiser does meanwhile is this one's cost."""
+        forwarded, positions = self.inner.forwarded, computed(self.inner, length)
+        yield
+        self.forwarded += self.inner.forwarded - forwarded
+        self.computed += computed(self.inner, length) - positions
 
     @abstractmethod
     def hidden(
-        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
     ) -> Float[Tensor, "B L E"]: ...
 
     @abstractmethod
@@ -93,12 +110,13 @@ class Guided(Around):
         self.scale, self.start = scale, start
 
     def hidden(
-        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
     ) -> Float[Tensor, "B L E"]:
         """The states with the prompt, and beside them those with masks in its place. Padding stays padding in both."""
         prompt = torch.arange(tokens.shape[1], device=tokens.device) < self.start
         both = torch.cat([tokens, tokens.masked_fill(prompt, self.mask_id)])
-        states = self.ask(both, None if attention is None else torch.cat([attention, attention]))
+        masked = None if attention is None else torch.cat([attention, attention])
+        states = self.ask(both, masked, None if focus is None else focus.doubled())
         return torch.cat(states.chunk(2), dim=-1)
 
     def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]:
@@ -150,9 +168,9 @@ class Ending(Around):
         return bool(self.end_ids) and (self.floor is not None or self.least > 0)
 
     def hidden(
-        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
     ) -> Float[Tensor, "B L E"]:
-        states = self.ask(tokens, attention)
+        states = self.ask(tokens, attention, focus)
         if not self.changes:
             return states
         factor = self._log_factor(tokens).clamp(min=NEVER)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.pace import top
-from unmask.protocols import Denoiser, Pace
+from unmask.protocols import Denoiser, Focus, Pace
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ class LiveRows:
         self.size.scatter_add_(1, self.block.clamp(max=self.size.shape[1] - 1), hidden.long())
         self.budget = self.size if regime.steps is None else spread(self.size, regime.steps)
         self.block_step = torch.zeros_like(self.total)
+        self._found: Int[Tensor, "b"] | None = None
         self.ends = torch.tensor(denoiser.end_ids, dtype=torch.long, device=tokens.device)
         self.stops = regime.stop_at_end and target is None and len(self.ends) > 0
         self.filler = denoiser.pad_id if denoiser.pad_id is not None else (denoiser.end_ids or (denoiser.mask_id,))[0]
@@ -107,6 +108,10 @@ class LiveRows:
 
     def eligible(self) -> Bool[Tensor, "b L"]:
         return self.hidden & (self.block == self._current()[:, None])
+
+    def focus(self) -> Focus:
+        current = self._current()
+        return Focus(self.rows, current, self.block == current[:, None], self.step)
 
     def quota(self) -> Int[Tensor, "b"]:
         """n // T, and one more in the first n % T steps of a block of n positions and T steps."""
@@ -121,12 +126,16 @@ class LiveRows:
         self.step += 1
         if self.stops:
             self._stop_at_end()
+        self._found = None
         self.block_step = torch.where(self._current() == before, self.block_step + 1, 0)
         self._retire()
 
     def _current(self) -> Int[Tensor, "b"]:
-        last = self.size.shape[1] - 1
-        return self.block.masked_fill(~self.hidden, last + 1).amin(1).clamp(max=last)
+        """The number of each row's first block that hides something. Found once, until ``hidden`` changes."""
+        if self._found is None:
+            last = self.size.shape[1] - 1
+            self._found = self.block.masked_fill(~self.hidden, last + 1).amin(1).clamp(max=last)
+        return self._found
 
     def _stop_at_end(self) -> None:
         """Where the first end token has nothing hidden before it, the rest of the row is padding."""
@@ -160,6 +169,7 @@ class LiveRows:
             setattr(self, name, getattr(self, name)[live])
         if self.attention is not None:
             self.attention = self.attention[live]
+        self._found = None
 
 
 def spread(count: Int[Tensor, "B M"], steps: int) -> Int[Tensor, "B M"]:

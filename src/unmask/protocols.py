@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -45,6 +45,44 @@ class Denoiser(Protocol):
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B L D"]: ...
     def logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]: ...
+
+
+@dataclass(frozen=True)
+class Focus:
+    """Where a decoding stands, for denoisers that compute less where nothing can be revealed.
+
+    ``rows`` are names that the rows keep until the decoding ends; ``block`` is the number of each row's current block and
+    ``active`` its positions, revealed ones included. Step 0 begins a decoding.
+    """
+
+    rows: Int[Tensor, "b"]
+    block: Int[Tensor, "b"]
+    active: Bool[Tensor, "b L"]
+    step: int
+
+    def doubled(self) -> Focus:
+        """Of two canvases per row, all first ones before all second ones: each has a name of its own."""
+        return Focus(
+            torch.cat([2 * self.rows, 2 * self.rows + 1]), self.block.repeat(2), self.active.repeat(2, 1), self.step
+        )
+
+
+class FocusedDenoiser(Denoiser, Protocol):
+    """A denoiser that wants to be told where the decoding stands. Without ``focus`` its answer depends on the canvas alone."""
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
+    ) -> Float[Tensor, "B L D"]: ...
+
+
+def focused(denoiser: Denoiser) -> TypeGuard[FocusedDenoiser]:
+    """Whether ``denoiser`` has the optional attribute ``focused``, and it is true."""
+    return bool(getattr(denoiser, "focused", False))
+
+
+def computed(denoiser: Denoiser, length: int) -> int:
+    """Positions that went through the denoiser: its own count, or every position of its canvases of this length."""
+    return getattr(denoiser, "computed", denoiser.forwarded * length)
 
 
 @dataclass(frozen=True)
@@ -170,7 +208,8 @@ class Path:
 
     ``order[r, k]`` is the position revealed ``k``-th, ``step[r, k]`` the step it fell in (several share a step when the
     decoding is parallel). ``logp`` is log p of the revealed token under the denoiser; under teacher forcing its row sum is
-    log p(x | σ). ``order_logp`` is log v of the choice at the order's temperature (0 for a greedy order).
+    log p(x | σ). ``order_logp`` is log v of the choice at the order's temperature (0 for a greedy order). ``denoiser_calls``
+    counts canvases, ``positions`` what was computed of them: a cache computes fewer than all.
     """
 
     tokens: Int[Tensor, "B L"]
@@ -184,6 +223,7 @@ class Path:
     steps: int
     seconds: float
     denoiser_seconds: float
+    positions: int = 0
 
     @property
     def reveals(self) -> Int[Tensor, "B"]:
@@ -221,6 +261,11 @@ class Canvas:
         """Every canvas ``group`` times, copies next to each other."""
         return Canvas(*(None if x is None else x.repeat_interleave(group, dim=0) for x in vars(self).values()))  # pyright: ignore
 
+    def answer(self, mask_id: int) -> Bool[Tensor, "B L"]:
+        """Where something is to be revealed: what is hidden, but for hidden positions that are no candidates."""
+        hidden = self.tokens == mask_id
+        return hidden if self.candidates is None else hidden & self.candidates
+
     def to(self, device: torch.device | str) -> Canvas:
         return Canvas(*(None if x is None else x.to(device) for x in vars(self).values()))  # pyright: ignore
 
@@ -244,6 +289,22 @@ class Task(Protocol):
     def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict: ...
     def stratum(self, row: int) -> str: ...
     def draw(self, row: int, tokens: Int[Tensor, "L"]) -> str: ...
+
+
+@runtime_checkable
+class Problems(Protocol):
+    """What a run trains on, made for one denoiser. Called with a step and a count it gives that step's canvases, always the same.
+
+    ``held_out`` are other problems, for choosing and measuring; ``which`` is a preset's ``validation`` and means what the kind of
+    data says. ``fixed`` is every training canvas at once, for the second stage; ``vary``, where it is not None, shows canvases
+    and their orders under symmetries (:data:`unmask.paths.Vary`).
+    """
+
+    @property
+    def vary(self) -> Callable[..., Any] | None: ...
+    def __call__(self, step: int, count: int, /) -> Canvas: ...
+    def held_out(self, count: int, which: str | None = None) -> Task: ...
+    def fixed(self) -> Canvas: ...
 
 
 Observe = Callable[[View], dict[str, Tensor]]

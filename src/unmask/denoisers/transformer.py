@@ -15,11 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from unmask.denoisers.kept import Exchange, Kept, Packed
+
+LARGEST_GRID = 25
+"""The relations of a grid's cells are a mask of its size to the fourth."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,19 @@ class TransformerConfig:
     forbidden_ids: tuple[int, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        sizes = ("vocab_size", "width", "n_layers", "n_heads", "ffn", "max_length")
+        for name in (*sizes, "n_kv_heads", "head_width", "head_rows", "grid"):
+            value = getattr(self, name)
+            if value is None and name not in sizes:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name in ("rope_theta", "norm_eps"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be a positive number, got {value!r}")
+        if self.grid is not None and self.grid > LARGEST_GRID:
+            raise ValueError(f"grid must be at most {LARGEST_GRID}, got {self.grid}")
         if self.positions not in ("rotary", "learned", "none"):
             raise ValueError(f"positions must be 'rotary', 'learned' or 'none', got {self.positions!r}")
         if self.head_width is None and self.width % self.n_heads:
@@ -64,6 +83,14 @@ class TransformerConfig:
             raise ValueError(
                 f"a grid ties heads to rows, columns and boxes: n_heads must be a multiple of 3 and not grouped, got {self.n_heads}"
             )
+
+    @property
+    def least_weights(self) -> int:
+        """A bound from below on how many numbers its weights are: known before memory is spent on them."""
+        places = self.max_length if self.positions == "learned" else 0
+        head = 0 if self.tied_head else self.head_rows or self.vocab_size
+        inner = self.n_heads * (self.head_width or self.width // self.n_heads)
+        return self.width * (self.vocab_size + places + head + self.n_layers * (2 * inner + 3 * self.ffn))
 
 
 class Attention(nn.Module):
@@ -121,6 +148,8 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
+        if config.positions == "rotary" and (config.head_width or config.width // config.n_heads) % 2:
+            raise ValueError("rotary positions turn pairs: the width of a head must be even")
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.position = nn.Embedding(config.max_length, config.width) if config.positions == "learned" else None
@@ -132,6 +161,7 @@ class Transformer(nn.Module):
         related = _related(config.grid, config.n_heads) if config.grid else None
         self.register_buffer("related", related, persistent=False)
         self.forwarded = 0
+        self.computed = 0
 
     @property
     def device(self) -> torch.device:
@@ -170,43 +200,74 @@ class Transformer(nn.Module):
         return self
 
     def hidden(
-        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
+        self,
+        tokens: Int[Tensor, "B L"],
+        attention: Bool[Tensor, "B L"] | None = None,
+        kept: Kept | None = None,
+        active: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
-        """States that predict each position. ``attention`` is False on padding, which is neither seen nor counted in positions."""
+        """States that predict each position. ``attention`` is False on padding, which is neither seen nor counted in positions.
+
+        ``kept`` is filled with what the canvases were made of. With ``active`` too, only those positions are computed; the others'
+        keys, values and states are as they were when ``kept`` was filled.
+        """
         self.forwarded += len(tokens)
         if tokens.shape[1] > self.config.max_length:
             raise ValueError(f"a canvas of {tokens.shape[1]} positions exceeds the denoiser's {self.config.max_length}")
-        x = self.embedding(tokens)
-        places = _places(tokens, attention)
+        places, packed = _places(tokens, attention), None
+        here, computed = places, tokens
+        if active is not None:
+            packed = Packed.of(self._needed(active, attention))
+            here, computed = (x.gather(1, packed.column) for x in (places, tokens))
+        self.computed += computed.numel()
+        x = self.embedding(computed)
         if self.position is not None:
-            x = x + self.position(places)
-        attend = self._attend(places, attention, x.dtype)
-        for block in self.blocks:
-            x = block(x, attend)
+            x = x + self.position(here)
+        attend = self._attend(here, attention, x.dtype, packed)
+        for number, block in enumerate(self.blocks):
+            x = block(x, attend if kept is None else partial(attend, exchange=kept.exchange(number, packed)))
         x = self.norm(x).to(tokens.device)  # the last block may stand on another device than the first
+        if kept is not None:
+            x = kept.remember(x, packed)
         # A row's first token has no left neighbour (padding is none): it is predicted from its own state.
         return torch.where(places[..., None] == 0, x, x.roll(1, dims=1)) if self.config.logit_shift else x
 
     def logits(self, hidden: Float[Tensor, "*N D"]) -> Float[Tensor, "*N V"]:
         return self.head(hidden).to(hidden.device)
 
+    def keep(self) -> Kept:
+        """An empty store for what ``hidden`` may reuse."""
+        return Kept()
+
+    def _needed(self, active: Bool[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -> Bool[Tensor, "B L"]:
+        """What must be computed for the states of ``active``: with a shift also the left neighbours; never padding."""
+        if self.config.logit_shift:
+            active = active | F.pad(active[:, 1:], (0, 1), value=False)
+        return active if attention is None else active & attention
+
     def _attend(
-        self, places: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None, dtype: torch.dtype
-    ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        self,
+        places: Int[Tensor, "B A"],
+        attention: Bool[Tensor, "B L"] | None,
+        dtype: torch.dtype,
+        packed: Packed | None = None,
+    ) -> Callable[..., Tensor]:
+        """Attention of the positions that are computed, standing at ``places``, to all ``L``."""
         turn = None
         if self.config.positions == "rotary":
             width = self.config.head_width or self.config.width // self.config.n_heads
             precision = torch.float32 if self.config.rope_float32 else dtype
             turn = _rotary(places, width, self.config.rope_theta, precision)
-        mask = (
-            None if self.related is None else self.related[None]
-        )  # in three dimensions it would miss the fused kernel
+        mask = None
+        if self.related is not None:
+            # In three dimensions it would miss the fused kernel.
+            mask = self.related[None] if packed is None else self.related[:, packed.column].transpose(0, 1)
         if attention is not None and not bool(attention.all()):
             seen = attention[:, None, None, :]
             mask = seen if mask is None else seen & mask
         held = {places.device: (turn, mask)}  # and a copy for every other device that holds a block
 
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(q: Tensor, k: Tensor, v: Tensor, exchange: Exchange | None = None) -> Tensor:
             there = q.device
             if there not in held:
                 moved = None if turn is None else (turn[0].to(there), turn[1].to(there))
@@ -214,6 +275,8 @@ class Transformer(nn.Module):
             angles, seen = held[there]
             if angles is not None:
                 q, k = ((x * angles[0] + _half_turn(x) * angles[1]).to(v.dtype) for x in (q, k))
+            if exchange is not None:
+                k, v = exchange(k, v)
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=q.shape[1] != k.shape[1])
             return y.transpose(1, 2)

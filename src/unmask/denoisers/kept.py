@@ -1,0 +1,102 @@
+"""What a transformer keeps of rows it has seen, so that some of their positions can be computed without the others.
+
+Shapes: ``b`` rows, ``L`` positions, ``A`` computed positions of the row that has most, ``H`` key/value heads of width ``w``, ``D``
+width. Keys are kept after their rotation, states before any shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Exchange = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From the keys and values that a block has just computed to those that its queries attend to."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Some positions of each row, next to each other: ``column[r, n]`` is the n-th; rows with fewer are filled up, not ``real``."""
+
+    column: Int[Tensor, "b A"]
+    real: Bool[Tensor, "b A"]
+
+    @classmethod
+    def of(cls, chosen: Bool[Tensor, "b L"]) -> Packed:
+        count = chosen.sum(1)
+        most = int(count.max())
+        column = chosen.int().sort(dim=1, descending=True, stable=True).indices[:, :most]
+        return cls(column, torch.arange(most, device=chosen.device) < count[:, None])
+
+    @property
+    def at(self) -> tuple[Int[Tensor, "N"], Int[Tensor, "N"]]:
+        """(row, position) of the real ones."""
+        row, nth = torch.nonzero(self.real, as_tuple=True)
+        return row, self.column[row, nth]
+
+
+class Kept:
+    """Keys and values of every block and the last states, of ``b`` rows. Empty until a transformer fills it."""
+
+    def __init__(self) -> None:
+        self.keys: list[Float[Tensor, "b L H w"]] = []
+        self.values: list[Float[Tensor, "b L H w"]] = []
+        self.states: Float[Tensor, "b L D"] | None = None
+
+    def take(self, rows: Int[Tensor, "r"]) -> Kept:
+        """A copy of some rows."""
+        part = Kept()
+        part.keys, part.values = ([x[rows.to(x.device)] for x in kept] for kept in (self.keys, self.values))
+        part.states = None if self.states is None else self.states[rows]
+        return part
+
+    def put(self, rows: Int[Tensor, "r"], fresh: Kept) -> None:
+        """Replace some rows."""
+        assert self.states is not None and fresh.states is not None
+        for mine, theirs in zip([*self.keys, *self.values], [*fresh.keys, *fresh.values], strict=True):
+            mine[rows.to(mine.device)] = theirs
+        # Whoever was given the states may still hold them: they are never written to.
+        self.states = self.states.index_put((rows,), fresh.states)
+
+    def exchange(self, number: int, packed: Packed | None) -> Exchange:
+        """For block ``number``: keep everything (no ``packed``), or put what is new among what is kept."""
+
+        def keep(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            self.keys.append(k)
+            self.values.append(v)
+            return k, v
+
+        def replace(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            assert packed is not None
+            at, real = tuple(x.to(k.device) for x in packed.at), packed.real.to(k.device)
+            # In place: these positions are computed anew before anybody reads them again.
+            self.keys[number][at], self.values[number][at] = k[real], v[real]
+            return self.keys[number], self.values[number]
+
+        return keep if packed is None else replace
+
+    def remember(self, states: Float[Tensor, "b A D"], packed: Packed | None) -> Float[Tensor, "b L D"]:
+        """The rows' states: the new ones, and for positions that were not computed those that were kept."""
+        if packed is None:
+            self.states = states
+            return states
+        assert self.states is not None
+        return self.states.index_put(packed.at, states[packed.real])
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A denoiser whose ``hidden`` can fill a :class:`Kept`, and with ``active`` compute only those positions from it."""
+
+    def keep(self) -> Kept: ...
+    def hidden(
+        self,
+        tokens: Int[Tensor, "B L"],
+        attention: Bool[Tensor, "B L"] | None = None,
+        kept: Kept | None = None,
+        active: Bool[Tensor, "B L"] | None = None,
+    ) -> Float[Tensor, "B L D"]: ...
