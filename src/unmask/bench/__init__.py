@@ -1,0 +1,1 @@
+"""What decoding and learning cost, as ratios measured side by side in one run."""

@@ -1,0 +1,109 @@
+"""What a training step costs: ours, the paper's rollout-then-recompute, and rivals that roll out freely, at equal trajectories.
+
+The paper draws a trajectory and then runs the denoiser on its states again for their likelihood: two forwards per trajectory step.
+Here the rollout's own forwards price the truth. ``recomputed`` is our step followed by those second forwards, in batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.bench.measuring import Finding, ratios, rounds
+from unmask.guidance import Around
+from unmask.policies.policy import OrderPolicy, PolicyConfig
+from unmask.pricing import price
+from unmask.protocols import Focus
+from unmask.recipe import PolicyTraining
+from unmask.registry import load_denoiser
+from unmask.tasks.sudoku.source import SudokuData
+from unmask.train import train_policy
+
+SAS = PolicyTraining(advantage="trajectory", group=6, validate_every=10**6)
+"""The paper's advantage and group; the cost of ours does not depend on the advantage."""
+RIVALS = {
+    "UPO": replace(SAS, reward="terminal", normalise=False, beta=0.01, reference="confidence"),
+    "Jazbec et al.": replace(SAS, objective="bernoulli", reward="speed"),
+}
+
+
+@dataclass(frozen=True)
+class Learning:
+    denoiser: str = "sudoku-9x9-imperfect"
+    clues: str = "50-54"
+    prompts: int = 4
+    repeats: int = 3
+
+
+QUICK = Learning(prompts=2, repeats=2)
+
+
+class Watching(Around):
+    """Notes the canvases that are asked about."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.asked: list[Tensor] = []
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
+    ) -> Float[Tensor, "B L D"]:
+        self.asked.append(tokens)
+        return self.ask(tokens, attention, focus)
+
+    def logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
+        return self.inner.logits(hidden)
+
+    def states(self, hidden: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+        return hidden
+
+    @torch.no_grad()
+    def again(self, rows_at_once: int = 256) -> None:
+        """The second forward of everything asked about since the last time."""
+        for part in torch.cat(self.asked).split(rows_at_once):
+            hidden = part == self.mask_id
+            price(self.inner.logits(self.ask(part)[hidden]), self.forbidden_ids)
+        self.asked = []
+
+
+def learning(config: Learning) -> Iterator[Finding]:
+    denoiser = load_denoiser(config.denoiser)
+    data = SudokuData(puzzles=64, clues=config.clues)
+    arms = {"ours": SAS, "recomputed": SAS, **RIVALS}
+    steps, forwarded = {}, {}
+    for name, training in arms.items():
+        watched = Watching(denoiser)
+        steps[name] = _step(watched, training, data, config, again=name == "recomputed")
+        forwarded[name] = watched
+    times = rounds(steps, config.repeats)
+    trajectories = config.prompts * SAS.group
+    for name in arms:
+        calls = forwarded[name].forwarded / (config.repeats + 1) / trajectories
+        yield Finding(f"{name}: denoiser calls per trajectory", calls, "canvases", n=config.repeats + 1)
+        if name != "ours":
+            yield Finding.median(f"{name}: time of a training step over ours", ratios(times[name], times["ours"]), "×")
+
+
+def _step(
+    watched: Watching, training: PolicyTraining, data: SudokuData, config: Learning, again: bool
+) -> Callable[[], None]:
+    """A function that takes the next step of a training."""
+    c = watched.config
+    shape = PolicyConfig(size=c.grid, length=c.max_length, vocab_size=c.vocab_size, mask_id=c.mask_id)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        policy = OrderPolicy(shape)
+    records = train_policy(watched, policy, data, replace(training, prompts=config.prompts))
+
+    def step() -> None:
+        next(records)
+        if again:
+            watched.again()
+        watched.asked = []
+
+    return step

@@ -1,0 +1,112 @@
+"""What an order policy adds to a decoding step, measured on backbones of LLaDA's block and computed for LLaDA-8B itself.
+
+The parts of a step in the middle of a decoding (half of the answer hidden, half of its block) are timed in turns: the trunk, the
+policy, and head and prices over all hidden positions and over those of the block. In any order
+
+    added = policy / (trunk + prices of all hidden positions),
+
+and in blocks, where a heuristic prices only its block and a policy everything hidden,
+
+    added = (policy + prices of all − prices of the block) / (trunk + prices of the block).
+
+Parts, and not whole decodings: what is sought is smaller than the noise of a forward. The paper reports 1.67 % (Table
+inference_cost: GSM8K, 128 tokens, LLaDA-8B). Prices cost more than their FLOPs, for they are bound by memory: what is computed for
+LLaDA-8B from FLOPs is too little. At LLaDA's ratio of head to trunk a narrower backbone has more prices per FLOP of its trunk, so
+what is measured there is rather too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from unmask.bench.measuring import Finding, rounds
+from unmask.bench.shapes import (
+    LLADA_8B,
+    POLICY,
+    backbone,
+    head_flops,
+    llada_like,
+    parameters,
+    policy_flops,
+    policy_for,
+    trunk_flops,
+)
+from unmask.decode import look
+from unmask.denoisers.transformer import TransformerConfig
+from unmask.live import LiveRows, Regime
+from unmask.policies.policy import OrderPolicy
+from unmask.pricing import price
+
+PAPER = 1.67
+"""Per cent."""
+
+
+@dataclass(frozen=True)
+class PolicyCost:
+    """A canvas of ``prompt`` given and ``length`` other tokens. ``vocabularies``: None keeps LLaDA's ratio of head to trunk."""
+
+    width: int = 1024
+    layers: int = 8
+    vocabularies: tuple[int | None, ...] = (None, 126_464)
+    prompt: int = 128
+    length: int = 128
+    block: int = 32
+    repeats: int = 3
+
+
+QUICK = PolicyCost(width=256, layers=2, vocabularies=(None,), prompt=64, length=64, repeats=2)
+
+
+def policy_cost(config: PolicyCost) -> Iterator[Finding]:
+    for vocabulary in config.vocabularies:
+        yield from measured(llada_like(config.width, config.layers, vocabulary), config)
+    yield from computed(LLADA_8B, config, "LLaDA-8B")
+    yield Finding("the paper's overhead on LLaDA-8B", PAPER, "%")
+
+
+@torch.no_grad()
+def measured(shape: TransformerConfig, config: PolicyCost) -> Iterator[Finding]:
+    denoiser = backbone(shape)
+    policy = policy_for(denoiser)
+    total, half = config.prompt + config.length, config.length // 2
+    tokens = torch.randint(shape.mask_id, (1, total), generator=torch.Generator().manual_seed(1))
+    tokens[:, -half:] = denoiser.mask_id
+    live = LiveRows(denoiser, tokens, Regime(config.block), None, None, None, None, torch.zeros(1, dtype=torch.long))
+    view = look(denoiser, live, policy, None, {})
+    states = view.states[0, -half:]
+
+    def priced(positions: int) -> object:
+        return price(denoiser.logits(states[:positions]), denoiser.forbidden_ids)
+
+    calls = {
+        "trunk": lambda: denoiser.hidden(tokens),
+        "all": lambda: priced(half),
+        "block": lambda: priced(config.block // 2),
+        "policy": lambda: policy(view),
+    }
+    times = rounds(calls, config.repeats)
+    parts = list(zip(*(times[name] for name in calls), strict=True))
+    name = f"{config.layers} layers of width {config.width}, {shape.vocab_size:,} tokens"
+    any_order = [100 * policy / (trunk + whole) for trunk, whole, _, policy in parts]
+    in_blocks = [100 * (policy + whole - block) / (trunk + block) for trunk, whole, block, policy in parts]
+    yield Finding.median(f"measured, any order: {name}", any_order, "%")
+    yield Finding.median(f"measured, blocks of {config.block}: {name}", in_blocks, "%")
+    yield from computed(shape, config, name)
+
+
+def computed(shape: TransformerConfig, config: PolicyCost, name: str) -> Iterator[Finding]:
+    """FLOPs and weights alone, of the same step."""
+    canvas, half = config.prompt + config.length, config.length // 2
+    rest = trunk_flops(shape, canvas) + head_flops(shape, half)
+    own = policy_flops(POLICY, canvas)
+    yield Finding(f"FLOPs alone, any order: {name}", 100 * own / rest, "%")
+    in_block = trunk_flops(shape, canvas) + head_flops(shape, config.block // 2)
+    more = own + head_flops(shape, half - config.block // 2)
+    yield Finding(f"FLOPs alone, blocks of {config.block}: {name}", 100 * more / in_block, "%")
+    weights = sum(
+        p.numel() for p in OrderPolicy(POLICY).parameters()
+    )  # without embeddings, the same for every backbone
+    yield Finding(f"weights of the policy over the backbone's: {name}", 100 * weights / parameters(shape), "%")
