@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from unmask.denoisers.adapters import base_of, has_adapter
 from unmask.denoisers.masked_lm import quiet
 from unmask.protocols import Denoiser
 
@@ -101,11 +103,24 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     raise ValueError(f"{name} has no tokenizer that transformers can read: {reason}")
 
 
+def copy_tokenizer(name: str | Path, folder: Path) -> None:
+    """Put the files of a denoiser's tokenizer beside its tuned weights. A denoiser without one has none to copy."""
+    place = Path(name)
+    source = next((path for path in (place / "denoiser", place) if path.is_dir()), None)
+    if source is None:
+        return
+    for file in TOKENIZER_FILES:
+        if file != "config.json" and (source / file).exists():
+            shutil.copyfile(source / file, folder / file)
+
+
 def _folder(name: str | Path) -> Path:
     path = Path(name)
     if path.suffix == ".safetensors" and path.is_file():
         return path.parent
     for folder in (path / "denoiser", path):
+        if has_adapter(folder):
+            return _folder(base_of(folder))  # an adapter speaks its base's language
         if folder.is_dir():
             return folder
     words = str(name).split("/")
@@ -136,13 +151,19 @@ def prompt_canvas(
         raise ValueError(f"length must be at least 1, got {length}")
     rows = []
     for number, prompt in enumerate(prompts):
-        before, after = _prompt(tokenizer, prompt, chat)
+        before, after = encoded_prompt(tokenizer, prompt, chat)
         if denoiser.mask_id in before:
             raise ValueError(
                 f"prompt {number + 1} holds the denoiser's mask token: to fill gaps in a text use infill, with <mask> for each"
             )
         rows.append((before, [denoiser.mask_id] * length, after))
     return _aligned(denoiser, rows)
+
+
+def id_canvas(denoiser: Denoiser, prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> TextCanvas:
+    """Prompts that are token ids already, each with its own number of hidden positions after it, at least 1."""
+    rows = zip(prompts, lengths, strict=True)
+    return _aligned(denoiser, [(list(ids), [denoiser.mask_id] * length, []) for ids, length in rows])
 
 
 def gap_canvas(denoiser: Denoiser, tokenizer: Tokenizer, templates: Sequence[Template]) -> TextCanvas:
@@ -179,7 +200,7 @@ def whole_texts(denoiser: Denoiser, tokenizer: Tokenizer, canvas: TextCanvas, to
     ]
 
 
-def _prompt(tokenizer: Tokenizer, prompt: Prompt, chat: bool) -> tuple[list[int], list[int]]:
+def encoded_prompt(tokenizer: Tokenizer, prompt: Prompt, chat: bool) -> tuple[list[int], list[int]]:
     """The ids before the hidden positions, and those after them."""
     if not chat:
         if not isinstance(prompt, str):
