@@ -279,7 +279,7 @@ def begun(server: Playground, asked: dict[str, Any]) -> http.client.HTTPResponse
     return response
 
 
-def until(true: Callable[[], bool], seconds: float = 20) -> bool:
+def until(true: Callable[[], bool], seconds: float = 120) -> bool:
     end = time.monotonic() + seconds
     while not true() and time.monotonic() < end:
         time.sleep(0.02)
@@ -357,7 +357,7 @@ def test_old_races_and_many_connections_are_let_go(server: Playground) -> None:
     assert "no longer kept" in ask(server, "GET", f"/view/{keys[0]}")[1]
     assert ask(server, "GET", f"/view/{keys[-1]}")[0].status == 200
     idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(CONNECTIONS)]
-    time.sleep(0.5)
+    assert until(lambda: server.connections._value == 0)  # pyright: ignore
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         ask(server, "GET", "/")
     for one in idle:
@@ -383,6 +383,6 @@ def test_the_command_says_where_and_ends_on_ctrl_c(host: str) -> None:
     url = running.stdout.readline().strip()
     assert url.startswith("http://127.0.0.1:") and url.endswith("/")
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=30)
+    out, err = running.communicate(timeout=120)
     assert (running.returncode, out) == (0, "") and "Traceback" not in err
     assert ("has no password" in err) == (host == "0.0.0.0")

@@ -19,11 +19,11 @@ import pytest
 from unmask import cli_report
 from unmask.command_line import run
 from unmask.evaluate import Report, Row, Stratum, Versus
-from unmask.report import boards, page, sections, tables, trace, traced
-from unmask.report.gather import gather, report_of
+from unmask.report import boards, page, sections, tables, trace, trace_file, traced, viewer
+from unmask.report.gather import Evaluation, Inputs, gather, report_of
 from unmask.runs import Run
 from unmask.statistics import paired_bootstrap, wilson
-from viewer_for_tests import board, browser, opened, shot, words  # noqa: F401  (fixtures among them)
+from viewer_for_tests import board, browser, expect, large, opened, shot, words  # noqa: F401  (fixtures among them)
 
 NAN = float("nan")
 
@@ -182,6 +182,23 @@ def test_a_whole_report(tmp_path: Path) -> None:
     assert "#010101" not in html and "currentColor" in html
 
 
+def test_two_thousand_puzzles_make_a_page_below_five_megabytes() -> None:
+    """With a trace of every puzzle as well; and a few long texts, each larger than the page may be, are shown one at a time."""
+    one = board()
+    paths = (replace(one.paths[0], scheduler="confidence"), replace(one.paths[1], scheduler="sas"))
+    # Another block makes another problem of it.
+    many = [replace(one, problem=f"puzzle {n}", block=(n,) * 16, paths=paths) for n in range(2000)]
+    evaluated = Evaluation("one", evaluation(2000), "unmask evaluate")
+    html = page.render(Inputs([evaluated], [], many))
+    assert "From 2000 traced problems" in html and len(html.encode()) < 5e6
+    long = large(400)
+    texts = [replace(long, problem=f"text {n}", block=(n,) * 400) for n in range(3)]
+    size = len(viewer.embedded(trace_file.as_json(long)))
+    assert traced.MOST_BYTES / 2 < size < traced.MOST_BYTES
+    shown = traced.traces(texts)
+    assert shown is not None and [len(group["cases"]) for group in shown["cases"]] == [1]
+
+
 def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     only = page.render(gather([training(tmp_path / "order")]))
     assert "Training" in only and "Problems solved" not in only and "<iframe" not in only
@@ -308,7 +325,7 @@ def test_the_report_in_a_browser(opened: Callable, shot: Callable, tmp_path: Pat
     shown = opened(html)
     frame = shown.frame_locator("#viewer")
     frame.locator("#where").wait_for()
-    assert frame.locator("#about").inner_text().startswith("a puzzle")
+    expect(frame.locator("#about")).to_contain_text("a puzzle")
     shown.locator(".case", has_text="an easy one").click()
     frame.locator("#about", has_text="an easy one").wait_for()
     assert shown.locator(".case[aria-current=true]").inner_text().startswith("an easy one")
@@ -317,7 +334,8 @@ def test_the_report_in_a_browser(opened: Callable, shot: Callable, tmp_path: Pat
         "document.getElementById('viewer').contentDocument.documentElement.dataset.theme === 'dark'"
     )
     inside = "document.getElementById('viewer').contentDocument.documentElement"
-    assert shown.evaluate(f"{inside}.scrollHeight <= document.getElementById('viewer').clientHeight + 1")
+    # The frame hears how tall its page is some time after it has been drawn.
+    shown.wait_for_function(f"{inside}.scrollHeight <= document.getElementById('viewer').clientHeight + 1")
     shot(shown, "report-dark")
     narrow = opened(html, 360, 740)
     assert narrow.evaluate("document.documentElement.scrollWidth") <= 360
@@ -356,13 +374,21 @@ def test_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert "unmask report one.json traces --out report.html" in Path("report.html").read_text()
     assert unmask("figure", "hero", "--trace", "traces/0001.json", "--out", "hero.svg")[0] == 0
     ElementTree.fromstring(Path("hero.svg").read_text())
+    # A page replaces a page, and nothing else.
+    assert unmask("view", "traces", "--out", "report.html")[0] == 0
+    for precious in ("one.json", "hero.svg"):
+        before = Path(precious).read_bytes()
+        code, _, err = unmask("report", "one.json", "--out", precious)
+        assert code == 2 and f"{precious} exists and was not written by this command" in err
+        assert Path(precious).read_bytes() == before
     for args, message in (
         (("trace", "--out", "traces"), "expected traces to be absent"),
+        (("trace", "no-such-file", "--out", "new"), "there is no file 'no-such-file'"),
         (("trace", "--out", "new", "--limit", "0"), "limit must be at least 1"),
         (("trace", "1...", "--out", "new"), "expected a board of 16"),
         (
             ("trace", "................", "--out", "new", "--denoiser", "sudoku-4x4", "--schedulers", "margin"),
-            "none or several",
+            "has several solutions: expected one",
         ),
         (("view",), "nothing to view"),
         (("view", "one.json"), "expected traces"),

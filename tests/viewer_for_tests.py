@@ -24,6 +24,7 @@ FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 )
+PATIENCE = 180_000  # milliseconds: a machine that does much else is slow, not wrong
 SOLUTION = [1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1]
 HACK = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 WORDS = ["<pad>", "<end>", " the", HACK, "\n", " order", " of", " thought", " is", ".", " learned", " <b>", "[mask]"]
@@ -42,9 +43,25 @@ def browser() -> Iterator[Any]:
     if path is None:
         pytest.skip("no Chromium on the PATH, and UNMASK_CHROMIUM names none")
     with playwright.sync_playwright() as started:
-        running = started.chromium.launch(executable_path=path, args=FLAGS)
+        playwright.expect.set_options(timeout=PATIENCE)
+        running = started.chromium.launch(executable_path=path, args=FLAGS, timeout=PATIENCE)
         yield running
         running.close()
+
+
+def new_page(browser: Any, width: int, height: int, **options: Any) -> Any:
+    """A page in a context of its own. Every wait of every browser test has the patience that is set here."""
+    context = browser.new_context(viewport={"width": width, "height": height}, **options)
+    context.set_default_timeout(PATIENCE)
+    context.set_default_navigation_timeout(PATIENCE)
+    return context.new_page()
+
+
+def expect(what: Any) -> Any:
+    """Playwright's assertions, which wait: for whatever a page does not do in the same breath as it is asked to."""
+    from playwright.sync_api import expect as expected
+
+    return expected(what)
 
 
 def listen(page: Any, heard: list[str], allowed: Callable[[str], bool]) -> None:
@@ -62,9 +79,8 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     def open_page(html: str, width: int = 1200, height: int = 900, clock: bool = False, **options: Any) -> Any:
         file = tmp_path / f"page{len(contexts)}.html"
         file.write_text(html, encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        contexts.append(context)
-        page = context.new_page()
+        page = new_page(browser, width, height, **options)
+        contexts.append(page.context)
         listen(page, heard, lambda url: url == file.as_uri())
         if clock:  # time passes only when the test says so
             page.clock.install()

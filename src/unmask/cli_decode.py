@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_text
 import os
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,18 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from unmask.command_line import console
-from unmask.decode import unmask
+from unmask.command_line import console, moving_picture, require_new_folder
+from unmask.decode import unmask_canvas
 from unmask.live import Regime
+from unmask.protocols import Canvas, Scheduler
 from unmask.protocols import Path as Order
-from unmask.protocols import Scheduler
 from unmask.registry import load_denoiser, load_pace, load_scheduler, shipped_policies
-from unmask.report import terminal
+from unmask.report import terminal, trace
+from unmask.report.cases import problem_name
+from unmask.report.live_boards import Lane, LiveBoards
 from unmask.tasks.sudoku import count_solutions, format_board, parse, read_csv, solve
+
+BOARDS = (16, 36, 81)
 
 
 def decode(
@@ -34,11 +39,16 @@ def decode(
     seed: int = 0,
     compare: str | None = None,
     json: bool = False,
+    live: bool = True,
+    speed: float = 12.0,
+    lines: bool = False,
+    traces: Path | None = None,
 ) -> None:
-    """Fill a puzzle, or a file of them, and show the order.
+    """Fill a puzzle, or a file of them, and show the order. On a terminal one puzzle fills before your eyes.
 
     $ unmask decode 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
     $ unmask decode puzzles.csv --scheduler margin --json
+    $ unmask decode puzzles.csv --compare expert --traces traces
 
     Args:
         puzzle: 81 (or 16) characters, row by row, 0 or . for a blank; or a CSV file.
@@ -50,7 +60,17 @@ def decode(
         seed: For random orders.
         compare: Another order, to see where the two part; confidence, when the order is the learned one by default.
         json: Print JSON instead of boards, one object a line.
+        live: On a terminal, show one puzzle fill step by step, beside the order it is compared with.
+        speed: Steps a second of what is shown live.
+        lines: Print every step, a line each, before the boards.
+        traces: Also record every step for `unmask view`, into this new folder, a file per puzzle.
     """
+    if not 0 < speed <= 1000:
+        raise ValueError(f"speed must be a number of steps a second, above 0 and at most 1000, got {speed}")
+    if json and lines:
+        raise ValueError("expected --json or --lines, not both")
+    if traces is not None:
+        require_new_folder(traces)
     boards, solutions = _read_boards(puzzle)
     size = round(boards.shape[1] ** 0.5)
     name = denoiser or {9: "sudoku-9x9", 4: "sudoku-4x4"}.get(size)
@@ -67,10 +87,23 @@ def decode(
     if fits != size:
         raise ValueError(f"{name} decodes {fits}x{fits} boards, but the puzzle is {size}x{size}")
     regime = Regime(block=block, steps=steps, pace=load_pace(pace))
+    orders = {scheduler: order} if other is None or compare is None else {scheduler: order, compare: other}
+    about = trace.about_boards(size, name, trace.regime_name(regime, pace))
     for row, (board, solution) in enumerate(zip(boards, solutions, strict=True)):
+        tokens, truth = (torch.from_numpy(cells.astype(np.int64))[None] for cells in (board, solution))
+        canvas = Canvas(tokens, truth, torch.ones_like(tokens, dtype=torch.bool))
         # The seeds of `unmask evaluate`: the same puzzle of the same file is filled in the same order.
-        fill = lambda by: _fill(board, solution, model, by, regime, seed * 2**32 + row)  # noqa: B023, E731
-        filled, beside = fill(order), None if other is None else fill(other)
+        paths = _paths(model, orders, canvas, regime, seed * 2**32 + row, watched=traces is not None)
+        filled = Filled(paths[scheduler], truth[0].numpy())
+        beside = None if compare is None else Filled(paths[compare], truth[0].numpy())
+        if traces is not None:
+            traces.mkdir(parents=True, exist_ok=True)
+            problem = "a puzzle" if len(boards) == 1 else problem_name(Path(puzzle).name, row)
+            recorded = trace.of(model, paths, canvas, about, regime, problem=problem)
+            trace.write(recorded, traces / f"{row + 1:04d}.json")
+        if not json:
+            shown = LiveBoards(board, truth[0].numpy(), [_lane(one, paths[one]) for one in paths])
+            _watch(shown, live and len(boards) == 1, lines, speed)
         if json:
             record = {"puzzle": format_board(board), "denoiser": name, "scheduler": scheduler, **filled.record()}
             if beside is not None:
@@ -132,13 +165,38 @@ class Filled:
         }
 
 
-def _fill(board: np.ndarray, solution: np.ndarray, model: Any, order: Scheduler, regime: Regime, seed: int) -> Filled:
-    tokens, truth = (torch.from_numpy(cells.astype(np.int64))[None] for cells in (board, solution))
-    everywhere = torch.ones_like(tokens, dtype=torch.bool)
-    path = unmask(
-        model, order, tokens, regime, reference=truth, region=everywhere, seeds=torch.tensor([seed]), record=False
+def _paths(
+    model: Any, orders: dict[str, Scheduler], canvas: Canvas, regime: Regime, seed: int, watched: bool
+) -> dict[str, Order]:
+    """The puzzle, filled in each order. ``watched`` keeps what a trace shows."""
+    seeds = torch.tensor([seed])
+    if watched:
+        return {name: trace.watched_path(model, name, orders, canvas, regime, seeds) for name in orders}
+    return {
+        name: unmask_canvas(model, order, canvas, regime, seeds=seeds, record=False) for name, order in orders.items()
+    }
+
+
+def _lane(name: str, path: Order) -> Lane:
+    count = int(path.reveals[0])
+    return Lane(
+        name, path.tokens[0].numpy(), tuple(path.order[0, :count].tolist()), tuple(path.step[0, :count].tolist())
     )
-    return Filled(path, truth[0].numpy())
+
+
+def _watch(shown: LiveBoards, live: bool, lines: bool, speed: float) -> None:
+    """Play what was decoded: drawn in place on a terminal with room for it, or as lines. Decoding takes less time than looking."""
+    live = live and not lines and shown.fits(*console.size)
+    with moving_picture(console, shown, live) as picture:
+        if picture is None and not lines:
+            return
+        for step in range(1, shown.last + 1):
+            shown.steps = step
+            if picture is None:
+                console.print(shown.line(), soft_wrap=True)
+            else:
+                picture.refresh()
+                time.sleep(1 / speed)
 
 
 def _show(filled: Filled, scheduler: str, name: str) -> None:
@@ -170,15 +228,30 @@ def _difference(filled: Filled, other: Filled, name: str) -> str:
 
 def _read_boards(text: str) -> tuple[np.ndarray, np.ndarray]:
     """Puzzles and solutions ``[N, cells]``, of a file or of the one puzzle that is written out."""
-    if text.strip("0123456789. \n") and (os.sep in text or Path(text).suffix or os.path.exists(text)):
+    if names_a_file(text):
         file = read_csv(text, unique=False)
         return file.puzzles, file.solutions
+    board, solution = written_board(text)
+    return board[None], solution[None]
+
+
+def names_a_file(text: str) -> bool:
+    """Whether this is a file's name rather than a board."""
+    return bool(text.strip("0123456789. \n")) and (os.sep in text or bool(Path(text).suffix) or os.path.exists(text))
+
+
+def written_board(text: str) -> tuple[np.ndarray, np.ndarray]:
+    """The puzzle that is written out and its one solution."""
+    if text.strip("0123456789. \n") and len(text) not in BOARDS:
+        raise ValueError(
+            f"expected a puzzle of 16, 36 or 81 characters, or a file of puzzles: there is no file {text[:60]!r}"
+        )
     board = parse(text)
     solutions = count_solutions(board)
     if solutions != 1:
         found = "no solution: its clues contradict each other" if solutions == 0 else "several solutions: expected one"
         raise ValueError(f"the puzzle {format_board(board)} has {found}")
-    return board[None], np.asarray(solve(board))[None]
+    return board, np.asarray(solve(board), np.int8)
 
 
 def load_for_boards(name: str) -> tuple[Any, int]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from unmask.cli_evaluate import HEURISTICS, show_evaluation
 from unmask.cli_learn import show_learning, show_pretraining, show_tuning
 from unmask.command_line import console
@@ -17,12 +15,12 @@ from unmask.presets import load_preset
 from unmask.pretrain import Pretrain
 from unmask.protocols import Scheduler
 from unmask.registry import load_denoiser, load_scheduler
-from unmask.report import page, terminal, trace
+from unmask.report import cases, page, terminal, trace
 from unmask.second_stage import SecondStage
 from unmask.tasks.sudoku.task import SudokuTask
 
 CASES = 6
-"""Puzzles in the page's viewer: those that the learned order wins and loses first."""
+"""Puzzles in the page's viewer: won, lost and failed by both in turn."""
 
 
 def demo(out: Path = Path("runs/demo"), puzzles: int = 200) -> None:
@@ -55,7 +53,10 @@ def demo(out: Path = Path("runs/demo"), puzzles: int = 200) -> None:
     orders = {"confidence": load_scheduler("confidence"), "learned": load_scheduler(str(order), model)}
     _compare(problems, tuned, orders).write(out / "tuned.json", command="unmask demo")
 
-    traces = _record(problems, base, order, before, out / "traces")
+    model = load_denoiser(base)
+    orders = {"confidence": load_scheduler("confidence"), "learned": load_scheduler(str(order), model)}
+    about = trace.about_boards(problems.size, str(base))
+    traces = cases.record(before, problems, model, orders, {"sequential": Regime()}, about, out / "traces", CASES)
     inputs = [out / "orders.json", out / "tuned.json", order, *traces]
     page.write(inputs, out / "report.html", "A learned order of thought", "unmask demo")
     console.print(f"5. Everything on one page, with the orders to watch step by step: open {out / 'report.html'}")
@@ -66,19 +67,3 @@ def _compare(problems: SudokuTask, folder: Path, orders: dict[str, Scheduler]) -
     report = show_evaluation(problems, model, orders, once, str(folder), "confidence", 64, 0, False)
     console.print(terminal.comparison(report))
     return report
-
-
-def _record(problems: SudokuTask, base: Path, order: Path, report: Report, folder: Path) -> list[Path]:
-    """Traces of the puzzles on which confidence and the learned order differ, those that the learned one wins first."""
-    model = load_denoiser(base)
-    orders = {"confidence": load_scheduler("confidence"), "learned": load_scheduler(str(order), model)}
-    pairs = list(zip(report.row("confidence").solved, report.row("learned").solved, strict=True))
-    rows = [row for pair in (("0", "1"), ("1", "0"), ("0", "0")) for row, got in enumerate(pairs) if got == pair]
-    folder.mkdir(exist_ok=True)
-    about, written = trace.about_boards(problems.size, str(base)), []
-    for row in rows[:CASES]:
-        names, seeds = [f"{problems.source}, puzzle {row + 1}"], torch.tensor([row])
-        written.append(folder / f"{row + 1:04d}.json")
-        recorded = trace.record(model, orders, problems.canvas([row]), about, problems=names, seeds=seeds)
-        trace.write(recorded[0], written[-1])
-    return written

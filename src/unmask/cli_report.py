@@ -6,22 +6,23 @@ import shlex
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from unmask.cli_decode import load_for_boards
-from unmask.command_line import console, progress_bar, require_writable
+from unmask.cli_decode import load_for_boards, names_a_file, written_board
+from unmask.command_line import console, progress_bar, require_new_folder, require_writable
 from unmask.evaluate import evaluate, schedulers_named
 from unmask.live import Regime
 from unmask.registry import load_pace, load_scheduler
 from unmask.report import page, viewer
 from unmask.report import trace as traces_of
 from unmask.report.boards import hero
+from unmask.report.cases import problem_name
 from unmask.report.gather import gather
 from unmask.report.trace_file import Trace
 from unmask.runs import atomic_write
-from unmask.tasks.sudoku import count_solutions, format_board, parse, solve
 from unmask.tasks.sudoku.task import SudokuTask
+
+PAGE = '<meta name="generator" content="unmask">'
 
 
 def trace(
@@ -59,24 +60,23 @@ def trace(
         raise ValueError(f"limit must be at least 1, got {limit}")
     if not 0 <= seed < 2**31:
         raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {seed}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"expected {out} to be absent or an empty folder; name another, or remove it first")
+    require_new_folder(out)
     regime = Regime(block=block, steps=steps, pace=load_pace(pace))
     model, size = load_for_boards(denoiser)
     orders = schedulers_named(schedulers.split(","), lambda name: load_scheduler(name, model, denoiser))
     problems = _problems(puzzles, size, clues, limit, seed)
-    words = traces_of.regime_name(regime) if pace == "top" else f"{traces_of.regime_name(regime)}, {pace}"
-    about = traces_of.about_boards(size, denoiser, words)
+    about = traces_of.about_boards(size, denoiser, traces_of.regime_name(regime, pace))
     out.mkdir(parents=True, exist_ok=True)
     with progress_bar("{task.description}", "puzzles") as progress:
         for row in progress.track(range(len(problems)), description="recording"):
-            name = f"{problems.source}, puzzle {row + 1}" if len(problems) > 1 else problems.source
+            name = problem_name(problems.source, row) if len(problems) > 1 else problems.source
             # The seeds of `unmask evaluate`: the same puzzle is filled in the same order.
             seeds = torch.tensor([seed * 2**32 + row])
             canvas = problems.canvas([row])
             recorded = traces_of.record(model, orders, canvas, about, regime, problems=[name], seeds=seeds)[0]
             traces_of.write(recorded, out / f"{row + 1:04d}.json")
-    console.print(f"wrote {len(problems)} traces to {out}; see them with: unmask view {out}")
+    written = "1 trace" if len(problems) == 1 else f"{len(problems)} traces"
+    console.print(f"wrote {written} to {out}; see them with: unmask view {out}", soft_wrap=True)
 
 
 def view(traces: tuple[Path, ...], /, out: Path = Path("orders.html"), title: str = viewer.TITLE) -> None:
@@ -91,7 +91,7 @@ def view(traces: tuple[Path, ...], /, out: Path = Path("orders.html"), title: st
         title: Its heading.
     """
     found = _traces(traces)
-    require_writable(out)
+    require_writable(out, PAGE)
     atomic_write(out, viewer.page(found, title).encode())
     console.print(f"wrote {len(found)} {'trace' if len(found) == 1 else 'traces'} to {out}; open it in a browser")
 
@@ -103,11 +103,12 @@ def report(inputs: tuple[Path, ...], /, out: Path = Path("report.html"), title: 
     $ unmask report out.json runs/order traces --out report.html
 
     Args:
-        inputs: Evaluations (`unmask evaluate --json`), folders of training runs, traces or folders of traces, in any order.
+        inputs: Evaluations (`unmask evaluate --json`), folders of studies and of training runs, traces or folders of them, in any
+            order.
         out: The page to write.
         title: Its heading; by default it names the denoisers.
     """
-    require_writable(out)
+    require_writable(out, PAGE)
     page.write(inputs, out, title, shlex.join(["unmask", *sys.argv[1:]]))
     console.print(f"wrote {out}; open it in a browser")
 
@@ -135,7 +136,7 @@ def figure(
     """
     if name != "hero":
         raise ValueError(f"no figure {name!r}: expected hero")
-    require_writable(out)
+    require_writable(out, "<svg")
     shown = traces_of.read(trace) if trace is not None else _only_the_learned_order(denoiser, puzzles, seed)
     atomic_write(out, hero(shown).encode())
     console.print(f"wrote {out}: {shown.problem}")
@@ -151,7 +152,7 @@ def _only_the_learned_order(denoiser: str, puzzles: int, seed: int) -> Trace:
     if row is None:
         raise ValueError(f"none of {puzzles} puzzles is solved by the learned order only: try more, or another seed")
     about = traces_of.about_boards(size, denoiser)
-    problem = f"{problems.source}, puzzle {row + 1}"
+    problem = problem_name(problems.source, row)
     seeds = torch.tensor([seed * 2**32 + row])
     return traces_of.record(model, orders, problems.canvas([row]), about, problems=[problem], seeds=seeds)[0]
 
@@ -169,15 +170,11 @@ def _problems(text: str | None, size: int, clues: str | None, limit: int, seed: 
     """Generated puzzles, those of a file, or the one that is written out."""
     if text is None:
         return SudokuTask.generated(limit, size, clues, "test", seed)
-    if Path(text).suffix:
+    if names_a_file(text):
         problems = SudokuTask.read(text, limit)
     else:
-        board = parse(text)
-        if count_solutions(board) != 1:
-            raise ValueError(
-                f"expected a puzzle with one solution, got {format_board(board)}, which has none or several"
-            )
-        problems = SudokuTask(board[None], np.asarray(solve(board), np.int8)[None], "a puzzle")
+        board, solution = written_board(text)
+        problems = SudokuTask(board[None], solution[None], "a puzzle")
     if problems.size != size:
         raise ValueError(
             f"the denoiser decodes {size}x{size} boards, but the puzzles are {problems.size}x{problems.size}"

@@ -18,13 +18,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
+from torch import Tensor
 
 from unmask.decode import unmask_canvas
 from unmask.live import Regime
 from unmask.protocols import Denoiser, Scheduler, Task
 from unmask.runs import atomic_write
 from unmask.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
+from unmask.together import Together
 
 
 @dataclass(frozen=True)
@@ -120,10 +123,12 @@ def evaluate(
     seed: int = 0,
     likelihood: bool = True,
     progress: Callable[[str, int], None] | None = None,
+    together: Together | None = None,
 ) -> Report:
     """Decode the first ``limit`` problems with every scheduler in every regime, and compare each with the baseline.
 
-    Without a ``baseline`` it is confidence, where that is among the schedulers. ``batch`` changes speed and memory only.
+    Without a ``baseline`` it is confidence, where that is among the schedulers. ``batch`` changes speed and memory only. Of the
+    processes in ``together`` each calls this with the same arguments, decodes its part of the problems, and gets the whole report.
     """
     regimes = regimes or {"sequential": Regime()}
     n = len(task) if limit is None else min(limit, len(task))
@@ -144,7 +149,7 @@ def evaluate(
     rows = []
     for regime_name, regime in regimes.items():
         measured = {
-            name: _measure(task, denoiser, scheduler, regime, n, batch, seed, likelihood, name, progress)
+            name: _measure(task, denoiser, scheduler, regime, n, batch, seed, likelihood, name, progress, together)
             for name, scheduler in schedulers.items()
         }
         reference = measured.get(baseline)
@@ -166,18 +171,21 @@ def _measure(
     likelihood: bool,
     name: str,
     progress: Callable[[str, int], None] | None,
+    together: Together | None,
 ) -> _Measured:
     exact, share = np.zeros(n, bool), np.zeros(n)
-    nll, steps = np.full(n, np.nan), np.zeros(n, np.int64)
+    nll, steps = np.zeros(n), np.zeros(n, np.int64)
     calls, seconds = 0, 0.0
     # A row that stops at its end token leaves the rest unpriced, which teacher forcing does not.
     stops = regime.stop_at_end and len(denoiser.end_ids) > 0
-    for start in range(0, n, batch):
-        rows = range(start, min(start + batch, n))
-        seeds = torch.tensor([seed * 2**32 + row for row in rows])
-        canvas = task.canvas(rows)
+    device = getattr(denoiser, "device", torch.device("cpu"))
+    mine = range(n) if together is None else range(n)[_part(together.share(n))]
+    for start in range(mine.start, mine.stop, batch):
+        rows = range(start, min(start + batch, mine.stop))
+        seeds = torch.tensor([seed * 2**32 + row for row in rows], device=device)
+        canvas = task.canvas(rows).to(device)
         path = unmask_canvas(denoiser, scheduler, canvas, regime, seeds=seeds, record=False)
-        verdict = task.verify(rows, path.tokens)
+        verdict = task.verify(rows, path.tokens.cpu())
         priced = (path.tokens == canvas.target).all(1) & (not stops)
         values = -path.path_logp
         if likelihood and not bool(priced.all()):
@@ -186,13 +194,23 @@ def _measure(
             values[~priced] = -forced.path_logp
         exact[rows.start : rows.stop] = verdict.exact.numpy()
         share[rows.start : rows.stop] = verdict.share.numpy()
-        steps[rows.start : rows.stop] = path.step.amax(1).numpy() + 1 if path.step.shape[1] else 0
+        steps[rows.start : rows.stop] = path.step.amax(1).cpu().numpy() + 1 if path.step.shape[1] else 0
         if likelihood:
-            nll[rows.start : rows.stop] = values.double().numpy()
+            nll[rows.start : rows.stop] = values.double().cpu().numpy()
         calls, seconds = calls + path.denoiser_calls, seconds + path.seconds
         if progress is not None:
             progress(name, len(rows))
-    return _Measured(exact, share, nll, steps, calls, seconds)
+    if together is not None:  # where a process has decoded nothing it holds zeros
+        whole = together.add(torch.from_numpy(np.stack([exact, share, nll, steps]).astype(np.float64)))
+        exact, share, nll, steps = (np.asarray(row) for row in whole.numpy())
+        exact, steps = exact > 0, steps.astype(np.int64)
+        calls, seconds = round(together.sum(calls)), together.sum(seconds)
+    return _Measured(exact, share, nll if likelihood else np.full(n, np.nan), steps, calls, seconds)
+
+
+def _part(rows: Int[Tensor, "p"]) -> slice:
+    """Rows that lie next to each other, as a slice; no rows at all are an empty one."""
+    return slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)
 
 
 def _row(name: str, regime: str, result: _Measured, versus: Versus | None, strata: list[str]) -> Row:

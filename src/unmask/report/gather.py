@@ -1,7 +1,7 @@
 """What a report is made of: evaluations (``Report.write``), training runs (``Run``) and traces, read from the named paths.
 
-A folder with ``metrics.jsonl`` or ``config.json`` is a run; any other folder stands for the JSON files in it. A file says by itself
-what it is. What is none of these is one ValueError.
+A folder with ``study.json`` is a study's, one with ``metrics.jsonl`` or ``config.json`` a run's; any other stands for the JSON
+files in it. A file says by itself what it is. What is none of these is one ValueError.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.evaluate import Report, Row, Stratum, Versus
+from unmask.report.studied import Studied, is_study, read_study
 from unmask.report.trace_file import FORMAT, Trace
 from unmask.report.trace_reading import from_json, parse
 from unmask.runs import Run
@@ -43,6 +44,7 @@ class Inputs:
     evaluations: list[Evaluation]
     trainings: list[Training]
     traces: list[Trace]
+    studies: list[Studied] = dataclasses.field(default_factory=list)
 
 
 def gather(paths: Sequence[Path]) -> Inputs:
@@ -53,7 +55,9 @@ def gather(paths: Sequence[Path]) -> Inputs:
     for path in paths:
         if not path.exists():
             raise ValueError(f"expected an evaluation, a run's folder or a trace at {path}, but there is nothing")
-        if path.is_dir() and ((path / "metrics.jsonl").exists() or (path / "config.json").exists()):
+        if path.is_dir() and is_study(path):
+            found.studies.append(read_study(path))
+        elif path.is_dir() and ((path / "metrics.jsonl").exists() or (path / "config.json").exists()):
             found.trainings.append(_training(path))
         elif path.is_dir():
             files = sorted(path.glob("*.json"))

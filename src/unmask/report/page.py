@@ -30,8 +30,9 @@ def render(inputs: Inputs, title: str | None = None, command: str | None = None)
     # Here, because matplotlib takes a while to import, and a table in a notebook needs none.
     from unmask.report import sections, traced
 
-    evaluations = [sections.evaluation(one, nth) for nth, one in enumerate(inputs.evaluations, 1)]
     training, traces = sections.training(inputs.trainings), traced.traces(inputs.traces)
+    shown = [case for group in traces["cases"] for case in group["cases"]] if traces else []
+    evaluations = [sections.evaluation(one, nth, shown) for nth, one in enumerate(inputs.evaluations, 1)]
     return (
         _templates()
         .get_template("page.html")
@@ -40,6 +41,7 @@ def render(inputs: Inputs, title: str | None = None, command: str | None = None)
             evaluations=evaluations,
             training=training,
             traces=traces,
+            studies=inputs.studies,
             command=command,
         )
     )

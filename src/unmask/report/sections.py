@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unmask.evaluate import Report
-from unmask.report import figures
+from unmask.report import cases, figures
 from unmask.report.figures import Bar
 from unmask.report.gather import Evaluation, Training
 from unmask.report.tables import better, differs, lead, minus, name_of, pairs, table
@@ -24,11 +24,12 @@ QUANTITIES = {
     "loss": "loss",
     "token_accuracy": "hidden tokens guessed",
 }
+MOST_LISTED = 8
 LEAST_STRATUM = 10  # below, an interval says little: in the table only
 
 
-def evaluation(evaluated: Evaluation, nth: int) -> dict[str, Any]:
-    """One evaluation: the headline, intervals, pairs, strata, and how to do it again."""
+def evaluation(evaluated: Evaluation, nth: int, shown: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """One evaluation: the headline, intervals, pairs, strata, and how to do it again. ``shown`` are the cases in the viewer."""
     report, several = evaluated.report, len({row.regime for row in evaluated.report.rows}) > 1
     solved = [
         Bar(name_of(row, several), 100 * row.exact, 100 * row.exact_low, 100 * row.exact_high, better(row))
@@ -52,9 +53,33 @@ def evaluation(evaluated: Evaluation, nth: int) -> dict[str, Any]:
             f"against-{nth}", against, "difference in pairs, points", f"Paired differences, {what}", zero=True
         ),
         "pairs": pairs(report),
+        "cases": _cases(report, shown),
         "strata": _strata(report, nth),
         "command": evaluated.command,
     }
+
+
+def _cases(report: Report, shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Problems that two orders decide otherwise, those in the viewer first: each with its number, and its case or None."""
+    traced = {
+        (denoiser, case["problem"]): case["number"] for case in shown for denoiser in case["denoiser"].split(", ")
+    }
+    out = []
+    for regime in dict.fromkeys(row.regime for row in report.rows):
+        order, base = cases.compared(report, regime)
+        if order is base:
+            continue
+        lists = []
+        for kind, rows in cases.kinds(order, base).items():
+            numbered = [
+                {"number": row + 1, "case": traced.get((report.denoiser, cases.problem_name(report.source, row)))}
+                for row in rows
+            ]
+            first = sorted(numbered, key=lambda one: one["case"] is None)[:MOST_LISTED]
+            lists.append({"kind": kind, "count": len(rows), "problems": sorted(first, key=lambda one: one["number"])})
+        several = len({row.regime for row in report.rows}) > 1
+        out.append({"order": name_of(order, several), "base": base.scheduler, "lists": lists})
+    return out
 
 
 def _strata(report: Report, nth: int) -> dict[str, Any] | None:

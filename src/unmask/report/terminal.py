@@ -42,7 +42,8 @@ def strata(report: Report) -> Table:
     several = len({row.regime for row in report.rows}) > 1
     known = ("full", *TECHNIQUES)
     labels = sorted(report.rows[0].strata, key=lambda label: known.index(label) if label in known else len(known))
-    table = Table(title="solved % by the hardest technique needed", title_justify="left")
+    what = "the hardest technique needed" if report.task == "sudoku" else "difficulty"
+    table = Table(title=f"solved % by {what}", title_justify="left")
     table.add_column("order", no_wrap=True)
     if several:
         table.add_column("regime")

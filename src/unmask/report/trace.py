@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ __all__ = [
     "path_html",
     "read",
     "record",
+    "watched_path",
     "write",
 ]
 
@@ -84,7 +86,8 @@ def record(
         one = canvas.rows(slice(row, row + 1))
         seed = None if seeds is None else seeds[row : row + 1]
         paths = {
-            name: _watched(denoiser, name, schedulers, one, regime, seed, alternatives, truth) for name in schedulers
+            name: watched_path(denoiser, name, schedulers, one, regime, seed, alternatives, truth)
+            for name in schedulers
         }
         problem = problems[row] if problems else f"problem {row + 1}"
         traces.append(of(denoiser, paths, one, about, regime, problem=problem, truth=truth))
@@ -107,6 +110,7 @@ def of(
     Paths without states have an order and nothing more; those of ``record`` carry alternatives and the other schedulers. The
     denoiser calls are the path's: of a batch, those of all its rows.
     """
+    canvas, paths = canvas.to("cpu"), {name: _on_cpu(path) for name, path in paths.items()}
     real = torch.ones_like(canvas.tokens[row]).bool() if canvas.attention is None else canvas.attention[row]
     prompt, target = canvas.tokens[row][real], canvas.target[row][real]
     traced = tuple(_traced(name, path, paths, row, real, truth) for name, path in paths.items())
@@ -129,11 +133,11 @@ def of(
     )
 
 
-def regime_name(regime: Regime) -> str:
-    """In words, as far as the regime's numbers say."""
+def regime_name(regime: Regime, pace: str = "top") -> str:
+    """In words, as far as the regime's numbers say, and the name of its pace."""
     parts = [f"blocks of {regime.block}"] if regime.block else []
     parts += [f"{regime.steps} steps"] if regime.steps else []
-    return ", ".join(parts) or "any order"
+    return ", ".join([*(parts or ["any order"]), *([pace] if pace != "top" else [])])
 
 
 def html(traces: Trace | Sequence[Trace], height: int = 760) -> str:
@@ -177,20 +181,33 @@ def _row_html(tokens: list[int], rank: list[int]) -> str:
     return f'<table style="border-collapse:collapse;border:2px solid #888">{"".join(lines)}</table>'
 
 
-def _watched(
+def watched_path(
     denoiser: Denoiser,
     name: str,
     schedulers: Mapping[str, Scheduler],
     canvas: Canvas,
-    regime: Regime,
-    seeds: Int[Tensor, "B"] | None,
-    alternatives: int,
-    truth: bool,
+    regime: Regime = Regime(),  # noqa: B008
+    seeds: Int[Tensor, "B"] | None = None,
+    alternatives: int = ALTERNATIVES,
+    truth: bool = True,
 ) -> Path:
-    """A path whose calls are its own: what the other schedulers asked of the denoiser is not charged to it."""
+    """The path of one of ``schedulers``, with what the others would have done in its states: what :func:`of` makes a trace of.
+
+    Its calls are its own: what the other schedulers asked of the denoiser is not charged to it.
+    """
     watched = Watched(name, schedulers, alternatives)
     path = unmask_canvas(denoiser, watched, canvas, regime, priced=truth, seeds=seeds, observe=watched.observe)
     return replace(path, denoiser_calls=path.denoiser_calls - watched.foreign_calls)
+
+
+def _on_cpu(path: Path) -> Path:
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: moved(item) for key, item in value.items()}
+        return value.cpu() if isinstance(value, Tensor) else value
+
+    states = None if path.states is None else replace(path.states, **moved(vars(path.states)))
+    return replace(path, **{**moved(vars(path)), "states": states})
 
 
 def _traced(name: str, path: Path, paths: Mapping[str, Path], row: int, real: Tensor, truth: bool) -> TracedPath:

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from unmask.report import figures, viewer
-from unmask.report.trace_file import Trace, TracedPath
+from unmask.report.trace_file import Trace, TracedPath, as_json
 
 MOST_CASES = 4
+MOST_BYTES = 4_000_000  # of the cases together: long texts have large traces, and a page must open
+LEARNED = ("sas", "learned")
+"""How the names of learned orders begin."""
 
 
 def traces(given: Sequence[Trace]) -> dict[str, Any] | None:
@@ -74,13 +77,13 @@ def _cases(together: Sequence[Trace]) -> dict[str, list[tuple[dict[str, Any], Tr
     def right(trace: Trace, path: TracedPath) -> float:
         return 1 - trace.wrong(path).sum() / max(1, len(path.order))
 
-    scored, learned_too = [], any(path.scheduler.startswith("sas") for trace in together for path in trace.paths)
+    scored, learned_too = [], any(path.scheduler.startswith(LEARNED) for trace in together for path in trace.paths)
     for trace in together:
         base = next((path for path in trace.paths if path.scheduler.startswith("confidence")), trace.paths[0])
         best = max(
             (path for path in trace.paths if path is not base), key=lambda path: right(trace, path), default=base
         )
-        learned = next((path for path in trace.paths if path.scheduler.startswith("sas")), best)
+        learned = next((path for path in trace.paths if path.scheduler.startswith(LEARNED)), best)
         scored.append((right(trace, learned) - right(trace, base), right(trace, learned), trace))
     order = sorted(range(len(scored)), key=lambda nth: (-scored[nth][0], -scored[nth][1], nth))
     best = [nth for nth in order if scored[nth][0] > 0][:MOST_CASES]
@@ -92,8 +95,10 @@ def _cases(together: Sequence[Trace]) -> dict[str, list[tuple[dict[str, Any], Tr
     def told(nth: int) -> tuple[dict[str, Any], Trace]:
         trace = scored[nth][2]
         text = "; ".join(f"{path.scheduler}: {_verdict(trace, path)}" for path in trace.paths)
-        return {"number": next(number), "problem": trace.problem, "told": text}, trace
+        case = {"number": next(number), "problem": trace.problem, "denoiser": trace.denoiser, "told": text}
+        return case, trace
 
+    best, worst, rest = _within(scored, best, worst, rest)
     return {
         "Where the learned order gains most" if learned_too else "Where an order gains most": [
             told(nth) for nth in best
@@ -101,6 +106,18 @@ def _cases(together: Sequence[Trace]) -> dict[str, list[tuple[dict[str, Any], Tr
         "Where it does worst": [told(nth) for nth in worst],
         "Others": [told(nth) for nth in rest],
     }
+
+
+def _within(scored: Sequence[tuple[float, float, Trace]], *groups: list[int]) -> list[list[int]]:
+    """What fits into a page, the first of each group before the second of any; always one."""
+    room, kept = MOST_BYTES, set()
+    turns = [nth for turn in itertools.zip_longest(*groups) for nth in turn if nth is not None]
+    for nth in turns:
+        room -= len(viewer.embedded(as_json(scored[nth][2])))
+        if room < 0 and kept:
+            break
+        kept.add(nth)
+    return [[nth for nth in group if nth in kept] for group in groups]
 
 
 def _verdict(trace: Trace, path: TracedPath) -> str:

@@ -31,7 +31,7 @@ def page(traces: Sequence[Trace], title: str = TITLE, start: int = 0) -> str:
 
 
 def merged(traces: Sequence[Trace]) -> list[Trace]:
-    """Traces of the same problem become one, so that their orders can be seen side by side, those of two denoisers too."""
+    """Traces of the same problem become one: its orders are seen side by side, also those of two denoisers or step budgets."""
     problems: dict[tuple, list[Trace]] = {}
     for trace in traces:
         problems.setdefault((trace.kind, trace.prompt, trace.target, trace.mask_id, trace.block), []).append(trace)
@@ -39,19 +39,22 @@ def merged(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def _together(traces: list[Trace]) -> Trace:
-    several = len({trace.denoiser for trace in traces}) > 1
+    apart = [field for field in ("denoiser", "regime") if len({getattr(trace, field) for trace in traces}) > 1]
     paths: dict[str, TracedPath] = {}
     for trace in traces:
         names = {
-            path.scheduler: f"{path.scheduler}, {trace.denoiser}" if several else path.scheduler for path in trace.paths
+            path.scheduler: ", ".join([path.scheduler, *(getattr(trace, field) for field in apart)])
+            for path in trace.paths
         }
         for path in trace.paths:
             # The same order of the same denoiser twice: it is the same path, and once is enough.
             others = {names.get(name, name): choice for name, choice in path.others.items()}
             paths.setdefault(names[path.scheduler], replace(path, scheduler=names[path.scheduler], others=others))
-    denoisers = ", ".join(dict.fromkeys(trace.denoiser for trace in traces))
+    denoisers, regimes = (
+        ", ".join(dict.fromkeys(getattr(trace, field) for trace in traces)) for field in ("denoiser", "regime")
+    )
     labels = {token: text for trace in traces for token, text in trace.labels.items()}
-    return replace(traces[0], denoiser=denoisers, labels=labels, paths=tuple(paths.values()))
+    return replace(traces[0], denoiser=denoisers, regime=regimes, labels=labels, paths=tuple(paths.values()))
 
 
 def page_of(traces: Any, title: str = TITLE, start: int = 0) -> str:
