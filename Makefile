@@ -4,7 +4,11 @@ BIN := .venv/bin
 THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test study lint clean
+.PHONY: help env demo test study slow soak lint clean
+QUICK ?=
+SOAK ?= 600
+STUDIES = sudoku tau failures heatmap difficulty four-by-four quality cross-scale stage2 ablations
+STUDY = OMP_NUM_THREADS=1 $(BIN)/unmask study
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' Makefile
@@ -22,8 +26,16 @@ demo: env ## see the order of thought, on a laptop, in minutes
 test: env ## every test but the slow studies
 	$(THREADS) $(BIN)/pytest -q -n 2 -m "not slow"
 
-study: env ## the slow, seeded studies: learning an order beats confidence
+study: env ## every study into runs/study, and the slow tests (QUICK=1: small versions, without them); goes on where it stopped
+	@for name in $(STUDIES); do $(STUDY) $$name $(if $(QUICK),--quick) --resume || exit $$?; done
+	$(if $(QUICK),,$(MAKE) slow)
+
+slow: env ## the slow, seeded tests: learning an order beats confidence
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
+
+soak: env ## hundreds of kills and resumes, then a training whose memory is watched (SOAK=600 seconds)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/kill_harness.py --kills 100
+	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py --seconds $(SOAK)
 
 lint: env ## ruff and pyright
 	$(BIN)/ruff check .

@@ -308,5 +308,5 @@ def test_a_learned_order_reads_the_states_it_was_trained_on(llada: Transformer) 
     path = unmask(around, unwrapped(spy, around), tokens)
     torch.testing.assert_close(seen[0].states, llada.hidden(tokens))
     assert int(path.reveals[0]) == 4
-    assert getattr(unwrapped(policy, around), "whole", False)
+    assert getattr(unwrapped(policy, around), "whole", None) == policy.whole
     assert not getattr(unwrapped(policy, around), "oracle", True)

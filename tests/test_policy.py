@@ -12,6 +12,7 @@ import torch
 from unmask.decode import unmask
 from unmask.live import Regime
 from unmask.policies.policy import KINDS, OrderPolicy, PolicyConfig
+from unmask.protocols import View
 from unmask.registry import load_denoiser
 from unmask.schedulers import confidence
 from unmask.tasks.sudoku import apply, generate, random_symmetries
@@ -144,3 +145,23 @@ def test_a_denoiser_that_does_not_fit_is_refused() -> None:
 def test_bad_configurations_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PolicyConfig(**options)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_blocks_the_head_is_computed_where_the_policy_looks(kind: str) -> None:
+    """A position-wise policy chooses alike whether the rest is priced or not, and does not ask for it."""
+    tokens, _ = boards(2)
+    policy = stirred(kind)
+    rows: list[int] = []
+
+    def counting(view: View) -> torch.Tensor:
+        rows.append(len(view.at[0]))
+        return policy(view)
+
+    counting.whole = True  # pyright: ignore
+    all_priced = unmask(DENOISER, counting, tokens, Regime(block=9))
+    priced, rows[:] = sum(rows), []
+    counting.whole = policy.whole  # pyright: ignore
+    as_asked = unmask(DENOISER, counting, tokens, Regime(block=9))
+    assert torch.equal(all_priced.order, as_asked.order) and torch.equal(all_priced.tokens, as_asked.tokens)
+    assert (sum(rows) < priced) == (kind in ("mlp", "hidden"))

@@ -25,21 +25,31 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from unmask.denoisers.masked_lm import MaskedLM
 from unmask.denoisers.transformer import Transformer
 from unmask.protocols import Canvas, counter_uniform
 from unmask.runs import Run, flatten_optimizer, restore_optimizer
 
+Tunable = Transformer | MaskedLM
 Source = Callable[[int, int], Canvas]
 """``source(step, batch)`` gives that step's canvases, always the same ones."""
 
 
 @dataclass(frozen=True)
 class Masks:
-    """What a step hides of its canvases, and at which of the hidden positions it asks for the truth. ``weight`` is per row."""
+    """What a step hides of its canvases, and at which of the hidden positions it asks for the truth. ``weight`` is per row.
+
+    A weighted loss is divided by the positions of all ``answers``: everything that the canvases hide, unless this says otherwise.
+    """
 
     hidden: Bool[Tensor, "B L"]
     asked: Bool[Tensor, "B L"]
     weight: Float[Tensor, "B 1"] | None = None
+    answers: int | None = None
+
+    def to(self, device: torch.device) -> Masks:
+        weight = None if self.weight is None else self.weight.to(device)
+        return Masks(self.hidden.to(device), self.asked.to(device), weight, self.answers)
 
 
 Masking = Callable[[Canvas, int], Masks]
@@ -68,7 +78,9 @@ class MaskedTraining:
         for name in ("batch", "log_every", "save_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 < self.lr < math.inf or self.clip <= 0:
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
+        if not 0 < self.lr < math.inf or not self.clip > 0:
             raise ValueError(f"lr and clip must be positive numbers, got lr = {self.lr}, clip = {self.clip}")
         if not (0 <= self.ema < 1 and 0 <= self.warmup < 1 and 0 <= self.weight_decay < math.inf):
             raise ValueError("ema and warmup must be in [0, 1) and weight_decay at least 0")
@@ -121,12 +133,14 @@ def random_masks(mask_id: int, seed: int, weight: str) -> Masking:
 
 
 def masked_loss(
-    denoiser: Transformer, canvas: Canvas, masks: Masks, forbidden: tuple[int, ...] = ()
+    denoiser: Tunable, canvas: Canvas, masks: Masks, forbidden: tuple[int, ...] = ()
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Cross-entropy of the tokens asked for, and the share of them that the denoiser guesses.
 
     ``forbidden`` tokens have probability 0, as in decoding; pre-training lets the denoiser learn that by itself.
     """
+    if canvas.target.device != denoiser.device:
+        canvas, masks = canvas.to(denoiser.device), masks.to(denoiser.device)
     tokens = canvas.target.masked_fill(masks.hidden, denoiser.mask_id)
     logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[masks.asked])
     if forbidden:
@@ -135,14 +149,14 @@ def masked_loss(
     loss = F.cross_entropy(logits, target, reduction="none")
     if masks.weight is not None:
         per_row = masks.weight.expand_as(masks.asked)[masks.asked]
-        total = (loss * per_row).sum() / (canvas.tokens == denoiser.mask_id).sum()
+        total = (loss * per_row).sum() / (masks.answers or (canvas.tokens == denoiser.mask_id).sum())
     else:
         total = loss.mean()
     return total, (logits.argmax(-1) == target).float().mean()
 
 
 def train_masked(
-    denoiser: Transformer,
+    denoiser: Tunable,
     source: Source,
     config: MaskedTraining,
     run: Run | None = None,
@@ -203,7 +217,7 @@ def train_masked(
 
 
 def _save(
-    denoiser: Transformer,
+    denoiser: Tunable,
     optimizer: torch.optim.Optimizer,
     average: dict[str, Tensor],
     run: Run,
@@ -211,13 +225,13 @@ def _save(
     awaiting: list[list[Tensor]],
 ) -> None:
     tensors, state = flatten_optimizer(optimizer)
-    tensors |= {f"model.{name}": tensor for name, tensor in denoiser.state_dict().items()}
+    tensors |= {f"model.{name}": p.detach() for name, p in denoiser.named_parameters() if p.requires_grad}
     tensors |= {f"average.{name}": tensor for name, tensor in average.items()}
     run.save(step, tensors, {"optimizer": state, "awaiting": [[x.item() for x in values] for values in awaiting]})
 
 
 def _restore(
-    denoiser: Transformer, optimizer: torch.optim.Optimizer, average: dict[str, Tensor], run: Run
+    denoiser: Tunable, optimizer: torch.optim.Optimizer, average: dict[str, Tensor], run: Run
 ) -> tuple[int, list[list[Tensor]]]:
     checkpoint = run.load_latest()
     if checkpoint is None:
@@ -226,7 +240,10 @@ def _restore(
     part = lambda prefix: {  # noqa: E731
         name.removeprefix(prefix): tensor for name, tensor in checkpoint.tensors.items() if name.startswith(prefix)
     }
-    denoiser.load_state_dict(part("model."))
+    stored = part("model.")
+    if lacking := [name for name, p in denoiser.named_parameters() if p.requires_grad and name not in stored]:
+        raise ValueError(f"the checkpoint of {run.folder} lacks {lacking[0]}: it is of another training")
+    denoiser.load_state_dict(stored, strict=False)  # what is not trained is not in it
     for name, tensor in part("average.").items():
         average[name].copy_(tensor)
     restore_optimizer(optimizer, checkpoint.tensors, checkpoint.state["optimizer"])

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from unmask.decode import unmask_canvas
 from unmask.finetune import Masks, elbo_weight, random_pattern
 from unmask.live import Regime
 from unmask.protocols import Canvas, Denoiser, Scheduler, counter_uniform
-from unmask.runs import Run
+from unmask.runs import Run, save_tensors
 
 ORDER, RANDOM, MOMENT = 11, 12, 13
 """Purposes of the random numbers: the order's own, which rows are masked at random, which moment of its path a row shows."""
@@ -94,7 +95,8 @@ class PathMasks:
         when = self.when(step)[rows]
         if self.vary is not None:
             when = self.vary(self.canvas.rows(rows), when, step)[1]
-        answer = canvas.tokens == self.mask_id
+        answer = canvas.answer(self.mask_id)
+        unseen = (canvas.tokens == self.mask_id) & ~answer  # no candidate: nobody asks for it, and nobody sees it
         row = torch.arange(len(when))[:, None]
         last = when.amax(1, keepdim=True) + 1
         moment = (counter_uniform(self.seed, step, MOMENT, row) * last).long()
@@ -105,11 +107,13 @@ class PathMasks:
         else:
             asked, weight = hidden, answer.sum(1, keepdim=True) / hidden.sum(1, keepdim=True).clamp(min=1)
         at_random = counter_uniform(self.seed, step, RANDOM, row) < self.random_share
-        pattern, _ = random_pattern(canvas, self.mask_id, self.seed, step)
+        shown = Canvas(torch.where(unseen, canvas.target, canvas.tokens), canvas.target)
+        pattern, _ = random_pattern(shown, self.mask_id, self.seed, step)
         return Masks(
-            hidden=torch.where(at_random, pattern, hidden),
+            hidden=torch.where(at_random, pattern, hidden) | unseen,
             asked=torch.where(at_random, pattern, asked),
             weight=torch.where(at_random, elbo_weight(answer, pattern), weight.float()),
+            answers=int(answer.sum()),
         )
 
     def when(self, step: int) -> Int[Tensor, "N L"]:
@@ -125,10 +129,11 @@ class PathMasks:
             return self.orders()
         file = self.run.folder / "orders" / f"turn-{turn:04d}.safetensors"
         if file.exists():
-            return load_file(file)["when"].long()
+            try:
+                return load_file(file)["when"].long()
+            except (SafetensorError, KeyError) as error:
+                raise ValueError(f"the orders in {file} are damaged ({error}); restore the file from a copy") from None
         when = self.orders()
         file.parent.mkdir(exist_ok=True)
-        aside = file.with_name(f".{file.name}")
-        save_file({"when": when.to(torch.int16)}, aside)
-        aside.rename(file)
+        save_tensors(file, {"when": when.to(torch.int16)})
         return when

@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import tomllib
 import types
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -63,6 +63,10 @@ def _read(path: Path, label: str, kind: str | None, below: tuple[Path, ...] = ()
         raise ValueError(f"expected a preset file at {path}, but there is none; check the path") from None
     except IsADirectoryError:
         raise ValueError(f"expected a preset file at {path}, got a folder; name a .toml file in it") from None
+    except OSError as error:
+        raise ValueError(f"cannot read the preset file {path}: {error.strerror or error}") from None
+    except RecursionError:
+        raise ValueError(f"preset {label}: expected TOML, got brackets nested beyond reason") from None
     except ValueError as error:  # malformed TOML, or not text at all
         raise ValueError(f"preset {label}: expected TOML, got: {error}") from None
     name = table.pop("extends", None)
@@ -162,7 +166,7 @@ def _convert(hint: Any, value: Any, default: Any, place: str) -> Any:
         if value in choices:
             return hint(value)
         raise _wrong(_choices(choices), value, place, near=choices)
-    if origin in (list, tuple, dict):
+    if origin in (list, tuple, dict, Sequence):
         return _convert_many(hint, value, place)
     if hint is Path and isinstance(value, str):
         return Path(value)
@@ -178,8 +182,9 @@ def _convert(hint: Any, value: Any, default: Any, place: str) -> Any:
 
 def _convert_union(hints: tuple[Any, ...], value: Any, default: Any, place: str) -> Any:
     tables = [hint for hint in hints if dataclasses.is_dataclass(hint)]
-    if isinstance(value, dict) and len(tables) == 1:
-        return _convert(tables[0], value, default, place)  # so that its own error, about a key, is the one shown
+    if isinstance(value, dict) and tables:
+        table, value = _choose(tables, value, default, place) if len(tables) > 1 else (tables[0], value)
+        return _convert(table, value, default, place)  # so that its own error, about a key, is the one shown
     exact = [hint for hint in hints if type(value) is hint]  # int | float must not turn 1 into 1.0
     for hint in (*exact, *hints):
         try:
@@ -189,6 +194,21 @@ def _convert_union(hints: tuple[Any, ...], value: Any, default: Any, place: str)
     raise _wrong(" or ".join(_name(hint) for hint in hints), value, place)
 
 
+def _choose(tables: list[Any], value: dict[str, Any], default: Any, place: str) -> tuple[Any, dict[str, Any]]:
+    """Of several dataclasses the one whose `kind` the table names; without that the default's own, or the first.
+
+    A dataclass without a field `kind` goes by the name before "Data": SudokuData is "sudoku".
+    """
+    kinds = {getattr(table, "kind", table.__name__.removesuffix("Data").lower()): table for table in tables}
+    if "kind" not in value:
+        return (type(default) if type(default) in tables else tables[0]), value
+    if not isinstance(value["kind"], str) or value["kind"] not in kinds:
+        raise _wrong(_choices(kinds), value["kind"], f"{place}.kind", near=kinds)
+    table = kinds[value["kind"]]
+    named = "kind" in {field.name for field in dataclasses.fields(table)}
+    return table, value if named else {key: item for key, item in value.items() if key != "kind"}
+
+
 def _convert_many(hint: Any, value: Any, place: str) -> Any:
     """Lists, tuples and dicts, item by item."""
     origin, arguments = get_origin(hint), get_args(hint)
@@ -196,7 +216,7 @@ def _convert_many(hint: Any, value: Any, place: str) -> Any:
         return {key: _convert(arguments[1], item, None, f"{place}.{key}") for key, item in value.items()}
     if origin is dict or not isinstance(value, list):
         raise _wrong(_name(hint), value, place)
-    if origin is list or arguments[-1:] == (...,):
+    if origin in (list, Sequence) or arguments[-1:] == (...,):
         arguments = (arguments[0],) * len(value)
     if len(arguments) != len(value):
         raise _wrong(f"{len(arguments)} items ({_name(hint)})", value, place)
@@ -204,7 +224,7 @@ def _convert_many(hint: Any, value: Any, place: str) -> Any:
         _convert(inner, item, None, f"{place}[{i}]")
         for i, (inner, item) in enumerate(zip(arguments, value, strict=True))
     ]
-    return tuple(items) if origin is tuple else items
+    return tuple(items) if origin in (tuple, Sequence) else items
 
 
 def _wrong(expected: str, value: Any, place: str, near: Iterable[Any] = ()) -> ValueError:

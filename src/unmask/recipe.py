@@ -47,6 +47,10 @@ class PolicyTraining:
 
     ``teacher`` names a scheduler that is imitated for the first ``warm_start`` steps, or that with ``behaviour="teacher"`` draws
     all rollouts. Every ``validate_every`` steps the policy decodes ``validate`` held-out problems freely; the best one is kept.
+    Where no answer is ever right as a whole, ``select="nll"`` prices them instead, along the policy's greedy paths, and keeps
+    the policy that makes them likeliest.
+
+    ``at_once`` canvases are decoded together (at least the orders of one prompt): it bounds memory and changes nothing else.
     """
 
     steps: int = 200
@@ -80,6 +84,8 @@ class PolicyTraining:
     behaviour: str = "policy"
     teacher: str = ""
     warm_start: int = 0
+    select: str = "accuracy"
+    at_once: int | None = None
     validate: int = 200
     validate_every: int = 20
     save_every: int = 20
@@ -87,18 +93,24 @@ class PolicyTraining:
 
     def __post_init__(self) -> None:
         counts = ("steps", "prompts", "group", "mu", "states", "validate", "validate_every", "save_every")
-        for name in (*counts, "micro", "block", "budget"):
+        for name in (*counts, "micro", "block", "budget", "at_once"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if not 0 < self.lr < math.inf:
             raise ValueError(f"lr must be a positive number, got {self.lr}")
+        for name, value in vars(self).items():
+            if isinstance(value, float) and math.isnan(value):
+                raise ValueError(f"{name} must be a number, got NaN")
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
         for name, known in (
             ("objective", OBJECTIVES),
             ("advantage", ADVANTAGES),
             ("reward", REWARDS),
             ("reference", ("policy", "confidence")),
             ("behaviour", ("policy", "teacher")),
+            ("select", ("accuracy", "nll")),
             ("mixed_precision", ("no", "bf16")),
         ):
             if getattr(self, name) not in known:

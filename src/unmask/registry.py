@@ -14,14 +14,16 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from unmask.denoisers.checkpoint import has_weights
+from unmask.denoisers.adapters import base_of, has_adapter, load_adapter
+from unmask.denoisers.checkpoint import Checkpoint, enough, has_weights, read_json
 from unmask.denoisers.loading import load_checkpoint
 from unmask.denoisers.masked_lm import MaskedLM
 from unmask.denoisers.placement import DeviceMap
-from unmask.denoisers.transformer import Transformer
+from unmask.denoisers.transformer import LARGEST_GRID, Transformer
 from unmask.oracles import ORACLES
 from unmask.pace import PACES
-from unmask.policies.policy import OrderPolicy
+from unmask.policies.policy import OrderPolicy, PolicyConfig
+from unmask.presets import fill
 from unmask.protocols import Denoiser, Pace, Scheduler
 from unmask.schedulers import SCHEDULERS
 from unmask.tasks.sudoku.task import expert
@@ -46,12 +48,15 @@ def load_denoiser(
     """A frozen denoiser by its shipped name, its folder (or the run that trained it), its safetensors file, or its id on the hub.
 
     A file in a repository of several is ``owner/name/path/to/file.safetensors``. ``device_map="auto"`` spreads a denoiser that is
-    larger than one device. What loads, and from what, is in ``docs/backbones.md``. The published code of a model is never run.
+    larger than one device. An adapter's folder gives its base with the adapter on it. What loads, and from what, is in
+    ``docs/backbones.md``. The published code of a model is never run.
     """
     path = Path(name)
     if path.suffix == ".safetensors" and path.is_file():
         return load_checkpoint(path, dtype, device, device_map)
     for folder in (SHIPPED / name, path / "denoiser", path):
+        if has_adapter(folder):
+            return load_adapter(load_denoiser(base_of(folder), dtype, device, device_map), folder)
         if has_weights(folder):
             return load_checkpoint(folder, dtype, device, device_map)
     if isinstance(name, Path) or path.exists():
@@ -88,6 +93,7 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
 
 
 def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
+    _refuse_implausible(folder)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # the hub's loader prints, a library does not
             policy = OrderPolicy.from_pretrained(str(folder), strict=True)
@@ -95,6 +101,22 @@ def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
         raise ValueError(f"{folder} is not an order policy: {str(error).strip().splitlines()[0]}") from error
     policy.requires_grad_(False).eval()
     return policy if denoiser is None else policy.check(denoiser)
+
+
+def _refuse_implausible(folder: Path) -> None:
+    """A policy's configuration comes from anywhere: types are checked, and sizes before memory is spent on them."""
+    stored = read_json(folder / "config.json")
+    try:
+        config = fill(PolicyConfig, {key: value for key, value in stored.items() if value is not None})
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from None
+    layered = {"transformer": config.n_layers, "grid": config.n_layers}.get(config.kind, 0)
+    square = 0 if config.kind == "hidden" else config.width**2
+    embedded = (config.vocab_size + (config.length or 0)) * config.width if config.tokens else 0
+    least = {"hidden": config.hidden_width * config.width, "grid": 0}.get(config.kind, embedded)
+    enough(least + max(1, layered) * square, Checkpoint(folder).shapes, folder / "model.safetensors")
+    if config.size is not None and not 1 <= config.size <= LARGEST_GRID:
+        raise ValueError(f"{folder / 'config.json'}: size must be in 1 .. {LARGEST_GRID}, got {config.size}")
 
 
 def load_pace(spec: str) -> Pace:

@@ -7,6 +7,7 @@ the log-probability of a block is Plackett–Luce's and R_par falls apart into i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +51,24 @@ class Rollout:
     def summary(self) -> dict[str, float]:
         return {name: above / (below or 1.0) for name, (above, below) in self.totals.items()}
 
+    @classmethod
+    def joined(cls, parts: Sequence[Rollout]) -> Rollout:
+        """The rollouts of several batches of prompts as one."""
+        offsets = torch.tensor([0, *(len(part.seen["hidden"]) for part in parts[:-1])]).cumsum(0).tolist()
+        plain = {
+            name: torch.cat([getattr(part, name) for part in parts])
+            for name in ("eligible", "chosen", "old_logv", "advantage", "live", "reward", "truth_margin", "drawn")
+        }
+        return cls(
+            seen={name: torch.cat([part.seen[name] for part in parts]) for name in parts[0].seen},
+            state=torch.cat([part.state + offset for part, offset in zip(parts, offsets, strict=True)]),
+            totals={
+                name: (sum(part.totals[name][0] for part in parts), sum(part.totals[name][1] for part in parts))
+                for name in parts[0].totals
+            },
+            **plain,
+        )
+
     def observed(self, rows: Int[Tensor, "s"]) -> dict[str, Tensor]:
         """What the policy read at these decisions, with the candidates that each still had."""
         return {name: value[self.state[rows]] for name, value in self.seen.items()} | {"eligible": self.eligible[rows]}
@@ -66,6 +85,25 @@ def collect(
     posterior: Posterior | None = None,
 ) -> Rollout:
     """Draw a group of orders for each canvas and credit every decision. ``teacher``, if given, draws instead of the policy."""
+    prompts = max(1, (config.at_once or len(seeds)) // config.group)
+    if prompts < len(canvas.tokens):
+        parts = zip(torch.arange(len(canvas.tokens)).split(prompts), seeds.split(prompts * config.group), strict=True)
+        return Rollout.joined(
+            [_collect(denoiser, policy, canvas.rows(rows), config, own, teacher, posterior) for rows, own in parts]
+        )
+    return _collect(denoiser, policy, canvas, config, seeds, teacher, posterior)
+
+
+def _collect(
+    denoiser: Denoiser,
+    policy: OrderPolicy,
+    canvas: Canvas,
+    config: PolicyTraining,
+    seeds: Int[Tensor, "B"],
+    teacher: Scheduler | None,
+    posterior: Posterior | None,
+) -> Rollout:
+    """:func:`collect` of canvases that are decoded together."""
     many = canvas.repeated(config.group)
     scheduler: Scheduler = teacher or (policy if posterior is None else posterior.scheduler(policy))
     by_coin = config.objective == "bernoulli" and teacher is None

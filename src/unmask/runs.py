@@ -28,6 +28,7 @@ import json
 import math
 import os
 import platform
+import re
 import secrets
 import shutil
 import subprocess
@@ -41,10 +42,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 KEPT = 2  # the newest checkpoint, and one to fall back on
+WEIGHTS = "model.safetensors"
+ASIDE = re.compile(r"\..+\.[0-9a-f]{8}")
+"""Names of what is being written aside; a process that was killed leaves them."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,19 @@ class Run:
     folder: Path
 
     @classmethod
-    def create(cls, folder: str | Path, config: Any, resume: bool = False, may_differ: Collection[str] = ()) -> "Run":
+    def create(
+        cls,
+        folder: str | Path,
+        config: Any,
+        resume: bool = False,
+        may_differ: Collection[str] = (),
+        added: Mapping[str, Any] | None = None,
+    ) -> "Run":
         """Begin a run in `folder` with the dataclass `config`, or `resume` it (begin it if there is none).
 
         A resumed run must have the stored configuration but for the keys in `may_differ` ("steps"; "policy"
-        for "policy.width" and all its kin), whose new values replace the stored ones.
+        for "policy.width" and all its kin), whose new values replace the stored ones. `added` are options that runs of
+        earlier versions do not name, with what those runs did.
         """
         if not dataclasses.is_dataclass(config) or isinstance(config, type):
             raise ValueError(f"expected the configuration as a dataclass instance, got {config!r}")
@@ -86,7 +99,8 @@ class Run:
             if present and "config.json" not in present:
                 raise ValueError(f"cannot resume {run.folder}: it has no config.json; name another folder")
             if present:
-                _refuse_changes(_read_json(run.folder / "config.json"), new, may_differ, run.folder)
+                _refuse_changes(_stored_config(run.folder / "config.json"), new, may_differ, run.folder, added or {})
+            run._sweep()
             atomic_write(run.folder / "config.json", _pretty(new))
             run._write_versions()
         return run
@@ -127,8 +141,9 @@ class Run:
         Records without a "step" belong to the record before them.
         """
         path = self.folder / "metrics.jsonl"
+        last = -math.inf if step is None else step
         lines = _whole_lines(path) if step is not None else iter(())
-        kept = takewhile(lambda pair: pair[1].get("step", step) <= step, lines)
+        kept = takewhile(lambda pair: _number(pair[1].get("step", last)) <= last, lines)
         if path.exists():
             atomic_write(path, b"".join(line for line, _ in kept))
 
@@ -145,8 +160,7 @@ class Run:
         aside = folder / f".{target.name}.{secrets.token_hex(4)}"
         try:
             aside.mkdir()
-            save_file(_separate(tensors), aside / "state.safetensors")
-            _sync(aside / "state.safetensors")
+            save_tensors(aside / "state.safetensors", tensors)
             content = {"step": step, "state": plain(state), "tensors": _checksum(aside / "state.safetensors")}
             atomic_write(aside / "state.json", _pretty({**content, "checksum": _checksum(content)}))
             if (self.folder / "metrics.jsonl").exists():  # no hole before a checkpoint that survives
@@ -172,14 +186,14 @@ class Run:
         candidates = self._checkpoints()
         try:
             latest = _read_json(self.folder / "checkpoints" / "latest.json")["folder"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             latest = None
         candidates.sort(key=lambda path: path.name != latest)  # stable: the others stay newest first
         skipped: list[str] = []
         for path in candidates:
             try:
                 return dataclasses.replace(_read_checkpoint(path), skipped=tuple(skipped))
-            except (FileNotFoundError, ValueError) as error:
+            except (OSError, ValueError) as error:
                 skipped.append(f"{path.name}: {error}")
         if skipped:
             raise ValueError(
@@ -190,13 +204,22 @@ class Run:
 
     def _checkpoints(self) -> list[Path]:
         """Newest first; of one step, the replaced one last."""
-        found = (path for path in (self.folder / "checkpoints").glob("step-*") if path.stem[5:].isdigit())
+        found = (path for path in (self.folder / "checkpoints").glob("step-*") if path.stem[5:].isdecimal())
         return sorted(found, key=lambda path: (_step(path), path.suffix == ""), reverse=True)
+
+    def _sweep(self) -> None:
+        """Remove what killed processes were writing. Only under the lock: nobody else is writing now."""
+        for path in [*self.folder.glob(".*"), *self.folder.glob("*/.*")]:
+            if ASIDE.fullmatch(path.name):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _write_versions(self) -> None:
         path, now = self.folder / "versions.json", _versions()
-        before = _read_json(path) if path.exists() else now
-        earlier = before.pop("earlier", []) + ([before] if before != now else [])
+        try:
+            before = _read_json(path)
+            earlier = before.pop("earlier", []) + ([before] if before != now else [])
+        except (FileNotFoundError, ValueError, AttributeError, TypeError):
+            earlier = []  # a note for people: that it is damaged must not keep a run from going on
         atomic_write(path, _pretty({**now, "earlier": earlier} if earlier else now))
 
 
@@ -214,6 +237,44 @@ def atomic_write(path: str | Path, content: bytes) -> None:
         aside.unlink(missing_ok=True)
         raise
     _sync(path.parent)
+
+
+def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    """Replace a safetensors file as :func:`atomic_write` does; OSError if the disk does not take it."""
+    path = Path(path)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        save_file(_separate(tensors), aside)
+        _sync(aside)
+        os.replace(aside, path)
+    except BaseException as error:
+        aside.unlink(missing_ok=True)
+        if isinstance(error, SafetensorError):  # which has neither the file's name nor the number of the error
+            raise OSError(f"could not write {path}: {error}") from None
+        raise
+    _sync(path.parent)
+
+
+@contextmanager
+def written_aside(folder: str | Path) -> Iterator[Path]:
+    """A folder to write into, whose files move into ``folder`` at the end, each whole, the weights last.
+
+    Whoever finds weights in ``folder`` finds everything else that belongs to them.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    try:
+        aside.mkdir()
+        yield aside
+        for path in sorted(aside.iterdir(), key=lambda path: (path.name == WEIGHTS, path.name)):
+            _sync(path)
+            os.replace(path, folder / path.name)
+    except SafetensorError as error:
+        raise OSError(f"could not write {folder}: {error}") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    _sync(folder)
 
 
 def flatten_optimizer(
@@ -295,7 +356,24 @@ def _pretty(value: Any) -> bytes:
 
 
 def _read_json(path: Path) -> Any:
-    return json.loads(path.read_bytes())
+    try:
+        return json.loads(path.read_bytes())
+    except RecursionError:
+        raise ValueError("brackets nested beyond reason") from None
+
+
+def _stored_config(path: Path) -> Any:
+    try:
+        return _read_json(path)
+    except ValueError as error:
+        raise ValueError(
+            f"cannot resume: {path} is damaged ({error}); restore it from a copy, or name another folder"
+        ) from None
+
+
+def _number(value: Any) -> int | float:
+    """A step, or infinity for what is none: nobody logged it, and whatever follows it goes."""
+    return value if isinstance(value, int | float) and value == value else math.inf
 
 
 def _sync(path: Path) -> None:
@@ -341,14 +419,14 @@ def _whole_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if line.endswith(b"\n") and isinstance(record, dict):
             yield line, record
 
 
-def _refuse_changes(stored: Any, new: Any, may_differ: Collection[str], folder: Path) -> None:
-    before, now = _leaves(stored), _leaves(new)
+def _refuse_changes(stored: Any, new: Any, may_differ: Collection[str], folder: Path, added: Mapping[str, Any]) -> None:
+    before, now = {**added, **_leaves(stored)}, _leaves(new)
     changed = [
         f"{key} (stored {before.get(key, 'nothing')!r}, now {now.get(key, 'nothing')!r})"
         for key in sorted(before.keys() | now.keys())

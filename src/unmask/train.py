@@ -12,13 +12,13 @@ and add up their gradients: the step is the same, but for rounding, and any numb
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from unmask.decode import unmask_canvas
@@ -28,11 +28,16 @@ from unmask.policies.posterior import Posterior
 from unmask.protocols import Canvas, Denoiser, Scheduler, counter_uniform
 from unmask.recipe import PolicyTraining
 from unmask.rollout import Rollout, collect
-from unmask.runs import Run, flatten_optimizer, restore_optimizer
+from unmask.runs import Run, flatten_optimizer, restore_optimizer, written_aside
 from unmask.scalars import scalars
+from unmask.together import Together, started
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+
+ROWS_AT_ONCE = 64
+"""Held-out problems that are decoded together, unless the recipe says otherwise."""
 
 
 def train_policy(
@@ -54,10 +59,7 @@ def train_policy(
     """
     if bool(config.teacher) != (teacher is not None):
         raise ValueError(f"config.teacher is {config.teacher!r}, but a teacher was {'not ' * (teacher is None)}given")
-    if accelerator is None:
-        from accelerate import Accelerator
-
-        accelerator = Accelerator(mixed_precision=config.mixed_precision)
+    accelerator = accelerator or started(config.mixed_precision)
     together = Together(accelerator)
     if config.prompts < together.processes:
         raise ValueError(f"{together.processes} processes cannot share {config.prompts} prompts: ask for more prompts")
@@ -84,9 +86,14 @@ def train_policy(
         record: dict[str, Any] = {"step": step + 1, **together.means(rollout.totals), **stats, "denoiser_calls": calls}
         done = step + 1
         if validation is not None and (done % config.validate_every == 0 or done == config.steps):
-            record["accuracy"] = free_running_accuracy(denoiser, policy, validation, together=together)
-            if record["accuracy"] > best_accuracy:
-                best_accuracy = record["accuracy"]
+            at_once = config.at_once or ROWS_AT_ONCE
+            if config.select == "nll":
+                record["nll"] = path_nll(denoiser, policy, validation, at_once, together)
+                score = math.exp(-record["nll"])  # of a token: above −1, where nothing was kept yet
+            else:
+                record["accuracy"] = score = free_running_accuracy(denoiser, policy, validation, at_once, together)
+            if score > best_accuracy:
+                best_accuracy = score
                 learner.keep()
         record["seconds"] = time.perf_counter() - began
         leaving = together.sum(float(stop())) > 0
@@ -101,7 +108,8 @@ def train_policy(
     if validation is not None:
         policy.load_state_dict(learner.best, strict=False)
     if run is not None and together.first:
-        policy.save_pretrained(run.folder / "policy")
+        with written_aside(run.folder / "policy") as aside:
+            policy.save_pretrained(aside)
     together.wait()
 
 
@@ -109,69 +117,52 @@ def free_running_accuracy(
     denoiser: Denoiser,
     scheduler: Scheduler,
     canvas: Canvas,
-    rows_at_once: int = 64,
+    rows_at_once: int = ROWS_AT_ONCE,
     together: Together | None = None,
 ) -> float:
     """The share of held-out problems solved by greedy free-running decoding."""
-    mine = torch.arange(len(canvas.tokens)) if together is None else together.share(len(canvas.tokens))
     right = 0
+    for part in _parts(canvas, rows_at_once, together):
+        path = unmask_canvas(denoiser, scheduler, part, record=False)
+        right += int(_as_wanted(path.tokens, part).sum())
+    return (right if together is None else together.sum(right)) / len(canvas.tokens)
+
+
+def path_nll(
+    denoiser: Denoiser,
+    scheduler: Scheduler,
+    canvas: Canvas,
+    rows_at_once: int = ROWS_AT_ONCE,
+    together: Together | None = None,
+) -> float:
+    """−log p(x | σ) of held-out problems per revealed token, in nats, for the scheduler's greedy order σ."""
+    logp, tokens = 0.0, 0
+    for part in _parts(canvas, rows_at_once, together):
+        path = unmask_canvas(denoiser, scheduler, part, forced=True, record=False)
+        logp, tokens = logp + float(path.path_logp.double().sum()), tokens + int(path.reveals.sum())
+    if together is not None:
+        logp, tokens = together.sum(logp), together.sum(tokens)
+    return -logp / tokens
+
+
+def _parts(canvas: Canvas, rows_at_once: int, together: Together | None) -> Iterator[Canvas]:
+    """This process's part of the canvases, so many at once."""
+    mine = torch.arange(len(canvas.tokens)) if together is None else together.share(len(canvas.tokens))
     for rows in mine.split(rows_at_once):
         part = canvas.rows(rows)
-        part = part if together is None else part.to(together.accelerator.device)
-        path = unmask_canvas(denoiser, scheduler, part, record=False)
-        right += int((path.tokens == part.target).all(1).sum())
-    return (right if together is None else together.sum(right)) / len(canvas.tokens)
+        yield part if together is None else part.to(together.accelerator.device)
+
+
+def _as_wanted(tokens: Int[Tensor, "B L"], canvas: Canvas) -> Bool[Tensor, "B"]:
+    """Is every token the target's, but for what was never to be revealed?"""
+    left_out = torch.zeros_like(tokens, dtype=torch.bool) if canvas.candidates is None else ~canvas.candidates
+    return ((tokens == canvas.target) | (left_out & (canvas.tokens == tokens))).all(1)
 
 
 def _seeds(config: PolicyTraining, step: int, prompts: Int[Tensor, "p"]) -> Int[Tensor, "B"]:
     """A number of its own for every rollout of a step, whichever process draws it."""
     row = (prompts[:, None] * config.group + torch.arange(config.group)).flatten()
     return (counter_uniform(config.seed, step, row) * 2**24).long() + step * 2**24
-
-
-@dataclass(frozen=True)
-class Together:
-    """The processes that share a step. One process is the plain case: nothing is sent."""
-
-    accelerator: Accelerator
-
-    @property
-    def processes(self) -> int:
-        return self.accelerator.num_processes
-
-    @property
-    def first(self) -> bool:
-        return self.accelerator.is_main_process
-
-    def share(self, count: int) -> Int[Tensor, "p"]:
-        """This process's part of ``count`` rows, next to each other."""
-        return torch.arange(count).tensor_split(self.processes)[self.accelerator.process_index]
-
-    def add(self, tensor: Tensor) -> Tensor:
-        """The sum over processes."""
-        return self.accelerator.reduce(tensor, "sum") if self.processes > 1 else tensor  # pyright: ignore
-
-    def sum(self, value: float | int) -> float:
-        return self.add(torch.tensor(value, dtype=torch.float64, device=self.accelerator.device)).item()
-
-    def means(self, totals: dict[str, tuple[float, float]]) -> dict[str, float]:
-        both = self.add(torch.tensor(list(totals.values()), dtype=torch.float64, device=self.accelerator.device))
-        return {name: above / (below or 1.0) for name, (above, below) in zip(totals, both.tolist(), strict=True)}
-
-    def concatenated(self, mine: Tensor) -> tuple[Tensor, int]:
-        """The rows of all processes one after another, and where this process's begin."""
-        if self.processes == 1:
-            return mine, 0
-        size = torch.tensor([len(mine)], device=mine.device)
-        sizes = self.accelerator.gather(size).tolist()  # pyright: ignore
-        padded = self.accelerator.pad_across_processes(mine)
-        parts = self.accelerator.gather(padded).split(max(sizes))  # pyright: ignore
-        whole = torch.cat([part[:n] for part, n in zip(parts, sizes, strict=True)])
-        return whole, sum(sizes[: self.accelerator.process_index])
-
-    def wait(self) -> None:
-        if self.processes > 1:
-            self.accelerator.wait_for_everyone()
 
 
 class _Learner:

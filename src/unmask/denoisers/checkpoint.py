@@ -7,6 +7,7 @@ Do not overwrite a file that is mapped.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from torch import Tensor
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHOWN = 4
 """How many of the tensors that do not fit an error names."""
+SMALL = 2**24
+"""Numbers that cost nothing to make room for."""
 Shape = tuple[int, ...]
 
 
@@ -67,12 +70,23 @@ def fit(expected: Mapping[str, Shape], found: Mapping[str, Shape], where: Path, 
         raise ValueError(f"{where} does not fit its configuration: {'; '.join(sorted(wrong)[:SHOWN])}{more}")
 
 
+def enough(least: int, found: Mapping[str, Shape], where: Path) -> None:
+    """Refuse weights that are far fewer than the configuration asks for, before memory is spent on what it asks for."""
+    held = sum(math.prod(shape) for shape in found.values())
+    if least > 2 * held + SMALL:  # what is nearer is looked at tensor by tensor
+        raise ValueError(
+            f"{where} does not fit its configuration: it holds {held:,} numbers, the configuration asks for {least:,} or more"
+        )
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"expected a file {file}: {error.strerror}") from error
+    except RecursionError:
+        raise ValueError(f"{file} is not valid JSON: brackets nested beyond reason") from None
     except ValueError as error:
         raise ValueError(f"{file} is not valid JSON: {error}") from error
     if not isinstance(content, dict):

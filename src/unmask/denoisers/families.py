@@ -15,6 +15,9 @@ from typing import Any
 from unmask.denoisers.checkpoint import Shape
 from unmask.denoisers.transformer import TransformerConfig
 
+MOST_PADDING = 2**16
+"""Rows of an embedding beyond its vocabulary."""
+
 
 @dataclass(frozen=True)
 class Published:
@@ -73,7 +76,9 @@ def llada(p: Published) -> TransformerConfig:
     if p.stored.get("bias_for_layer_norm"):
         raise ValueError("config.json has bias_for_layer_norm = True: this transformer's norms have none")
     width, heads, vocabulary = p.whole("d_model"), p.whole("n_heads"), p.whole("vocab_size")
-    rows = p.stored.get("embedding_size") or vocabulary
+    rows = p.whole("embedding_size") if p.stored.get("embedding_size") else vocabulary
+    if rows - vocabulary > MOST_PADDING:
+        raise ValueError(f"config.json has {rows} rows for {vocabulary} tokens: expected at most {MOST_PADDING} more")
     alone = 1 if p.stored.get("multi_query_attention") else heads
     return TransformerConfig(
         vocab_size=rows,

@@ -14,12 +14,15 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from unmask.denoisers.checkpoint import Checkpoint, Shape, fit, read_json
+from unmask.denoisers.checkpoint import Checkpoint, Shape, enough, fit, read_json
 from unmask.denoisers.families import BY_ARCHITECTURE, Family, Published, recognised
 from unmask.denoisers.folder import FAMILY, load_folder
 from unmask.denoisers.masked_lm import MaskedLM, load_masked_lm
 from unmask.denoisers.placement import DeviceMap, device_of, dispatched, resolved
 from unmask.denoisers.transformer import Transformer, TransformerConfig
+
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError)
+"""What a configuration with values of other types than it should have leads to."""
 
 
 def load_checkpoint(
@@ -38,8 +41,8 @@ def load_checkpoint(
         return dispatched(denoiser, resolved(denoiser, dtype, device, device_map))
     try:
         family = recognised(stored)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
+    except MALFORMED as error:
+        raise ValueError(f"{file}: {_reason(error)}") from error
     if family is not None:
         return load_family(family, path, stored, dtype, device, device_map)
     if "architectures" not in stored and "model_type" not in stored:
@@ -62,11 +65,11 @@ def load_family(
     checkpoint = Checkpoint(path)
     try:
         config = family.configure(Published(stored, checkpoint.shapes, added_tokens(path)))
-    except (KeyError, ValueError) as error:
-        reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(f"{path}: {reason}") from error
+    except MALFORMED as error:
+        raise ValueError(f"{path}: {_reason(error)}") from error
+    enough(config.least_weights, checkpoint.shapes, path)
     for name, token in (("mask", config.mask_id), ("padding", config.pad_id), *(("end", i) for i in config.end_ids)):
-        if token is not None and not 0 <= token < config.vocab_size:
+        if token is not None and (not isinstance(token, int) or not 0 <= token < config.vocab_size):
             raise ValueError(f"{path}: the {name} token is {token}, but the embedding has {config.vocab_size} rows")
     with torch.device("meta"), _Uninitialised():
         denoiser = Transformer(config)
@@ -118,9 +121,19 @@ def added_tokens(path: Path) -> dict[str, int]:
     """Name → id of the tokens that a tokenizer's files list apart from its vocabulary; empty where there are none."""
     found: dict[str, int] = {}
     whole, short = path / "tokenizer.json", path / "tokenizer_config.json"
-    if whole.exists():
-        found |= {token["content"]: int(token["id"]) for token in read_json(whole).get("added_tokens") or []}
-    if short.exists():
-        decoder = read_json(short).get("added_tokens_decoder") or {}
-        found |= {token["content"]: int(number) for number, token in decoder.items()}
+    try:
+        if whole.exists():
+            found |= {token["content"]: int(token["id"]) for token in read_json(whole).get("added_tokens") or []}
+        if short.exists():
+            decoder = read_json(short).get("added_tokens_decoder") or {}
+            found |= {token["content"]: int(number) for number, token in decoder.items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: the added tokens of its tokenizer cannot be read: {_reason(error)}") from error
     return found
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a file, from an error that was met in reading it."""
+    if isinstance(error, KeyError):
+        return f"{error.args[0]} is missing"
+    return str(error) if isinstance(error, ValueError) else f"it is malformed: {error}"

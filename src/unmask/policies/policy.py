@@ -10,6 +10,7 @@ observation is made of the canvas, in which hidden tokens are masks, and of the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from unmask.policies.networks import MLP, Attentive, Grid, Projection
 from unmask.protocols import Denoiser, View
 
-FEATURES = ("confidence", "entropy", "position", "margin", "progress")
+FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
 KINDS = ("mlp", "transformer", "hidden", "grid")
 LOGIT_CAP = 30.0
 
@@ -28,7 +29,8 @@ LOGIT_CAP = 30.0
 class PolicyConfig:
     """What the policy is, what it reads, and what it was trained for.
 
-    ``features`` of the statistics kinds: log p̂, entropy / log V, j / L, margin, share revealed; the hidden bit is always there.
+    ``features`` of the statistics kinds: log p̂, entropy / log V, j / L, margin, share revealed, and how far away the nearest token
+    is that is known on the ``left`` and on the ``right`` (logarithms of distances); the hidden bit is always there.
     ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid kind reads the whole
     distribution of a cell, not only its statistics. ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
     """
@@ -55,14 +57,17 @@ class PolicyConfig:
             raise ValueError(f"policy kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if unknown := [name for name in self.features if name not in FEATURES]:
             raise ValueError(f"unknown policy features {unknown}: expected some of {', '.join(FEATURES)}")
-        if self.temperature <= 0:
-            raise ValueError(f"the policy's temperature must be positive, got {self.temperature}")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"the policy's temperature must be a positive number, got {self.temperature}")
+        for name in ("width", "n_layers", "n_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"the policy's {name} must be at least 1, got {getattr(self, name)}")
+        if self.kind == "transformer" and self.width % self.n_heads:
+            raise ValueError(f"the policy's width {self.width} is not a multiple of its n_heads {self.n_heads}")
 
 
 class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=["masked-diffusion", "decoding-order"]):
     """A Scheduler. ``policy(view)`` scores; ``observe`` and ``score`` are its two halves, for training on recorded states."""
-
-    whole = True
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -81,6 +86,16 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         if c.residual:
             nn.init.zeros_(self.network.readout.weight)
             nn.init.zeros_(self.network.readout.bias)
+
+    @property
+    def whole(self) -> bool:
+        """Must positions be priced that cannot be chosen? Those that look at each other must; the rest go without the head."""
+        return self.config.kind in ("transformer", "grid")
+
+    @classmethod
+    def _load_as_pickle(cls, *_: Any, **__: Any) -> "OrderPolicy":
+        """Where a repository has no safetensors, the hub's loader would unpickle what it has instead."""
+        raise ValueError("expected model.safetensors: a policy is never read from a pickle")
 
     def check(self, denoiser: Denoiser, length: int | None = None) -> "OrderPolicy":
         """Refuse a denoiser that this policy was not made for."""
@@ -112,7 +127,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
                 view.at, view.prices.logp
             )
             return {**seen, "logp": logp[..., 1:], "best": view.best}
-        priced = view.hidden
+        priced = view.confidence.isfinite()
         vocabulary = view.prices.logp.shape[1] - len(view.denoiser.forbidden_ids)
         region = (view.index >= 0).sum(1, keepdim=True).clamp(min=1)
         columns = {
@@ -122,14 +137,16 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
             "margin": view.margin.masked_fill(~priced, 0.0),
             "progress": (1 - view.remaining / view.total.clamp(min=1))[:, None].expand_as(view.confidence),
         }
-        stacked = [columns[name] for name in c.features] + [priced.float()]
+        if "left" in c.features or "right" in c.features:
+            columns["left"], columns["right"] = _distances(view)
+        stacked = [columns[name] for name in c.features] + [view.hidden.float()]
         return {**seen, "features": torch.stack(stacked, dim=-1).float()}
 
     def score(self, seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
         """u_φ: differentiable in φ, from an observation."""
         c = self.config
         if c.kind == "hidden":
-            residual = self.network(seen["states"])
+            residual = self.network(seen["states"].to(self.network.readout.weight.dtype))
         elif c.kind == "grid":
             residual = self.network(*self._grid_input(seen))
         else:
@@ -147,7 +164,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
     @staticmethod
     def confidence_logit(seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
         """log p̂/(1 − p̂) from log p̂, exact where p̂ is all but 1."""
-        confidence = seen["confidence"].masked_fill(~seen["hidden"], -1.0)
+        confidence = seen["confidence"].masked_fill(~seen["confidence"].isfinite(), -1.0)
         return -torch.log(torch.expm1(-confidence).clamp(min=1e-30)).clamp(max=LOGIT_CAP)
 
     def _grid_input(self, seen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -165,3 +182,15 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         leading = torch.nn.functional.one_hot(best, digits).float() * hidden
         features = torch.stack([p, logp / 5, revealed, hidden.float().expand_as(p), logit, entropy, leading], dim=-1)
         return features, best
+
+
+def _distances(view: View) -> tuple[Float[Tensor, "b L"], Float[Tensor, "b L"]]:
+    """log₂(1 + steps to the nearest known token)/8 on either side. Padding is nothing that is known, nor a place to step over."""
+    real = torch.ones_like(view.hidden) if view.attention is None else view.attention
+    place = real.long().cumsum(1)  # 1 for a row's first token
+    known = real & ~view.hidden
+    last = place.shape[1] + 1
+    before = place.masked_fill(~known, 0).cummax(1).values
+    behind = place.masked_fill(~known, last).flip(1).cummin(1).values.flip(1)
+    behind = behind.minimum(real.sum(1, keepdim=True) + 1)  # what follows the last token of a row ends it
+    return tuple(torch.log2(1.0 + steps.clamp(min=0)) / 8 for steps in (place - before, behind - place))  # pyright: ignore

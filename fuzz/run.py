@@ -1,0 +1,67 @@
+"""Coverage-guided fuzzing: python fuzz/run.py NAME… [libFuzzer's options], each target in its own process. See fuzz/README.md."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris  # pyright: ignore[reportMissingImports]
+
+COMPILED = [f"unmask.tasks.sudoku.{name}" for name in ("canonical", "eliminations", "generate", "solver", "techniques")]
+"""Numba compiles these, which it cannot do with what the fuzzer puts into their bytecode."""
+with atheris.instrument_imports(include=["unmask", "json", "csv", "tomllib"], exclude=COMPILED):
+    import targets
+
+
+def fuzz(name: str, options: list[str]) -> None:
+    """Never returns: libFuzzer ends the process, with a code other than 0 if it has found something."""
+    corpus = Path(tempfile.mkdtemp(prefix=f"corpus-{name}-"))
+    for number, content in enumerate(targets.seeds()[name]):
+        (corpus / str(number)).write_bytes(content)
+    targets.place.cache_clear()  # files of its own: targets run side by side
+    targets.place()
+    atheris.Setup(
+        [sys.argv[0], f"-artifact_prefix={name}-", *options, str(corpus)], lambda content: once(name, content)
+    )
+    atheris.Fuzz()
+
+
+def once(name: str, content: bytes) -> None:
+    try:
+        targets.TARGETS[name](content)
+    except targets.REFUSALS as error:
+        assert len(str(error)) < 10_000, "a refusal must not be as long as the input"
+
+
+def main() -> None:
+    names = [word for word in sys.argv[1:] if not word.startswith("-")] or list(targets.TARGETS)
+    options = [word for word in sys.argv[1:] if word.startswith("-")]
+    if unknown := set(names) - set(targets.TARGETS):
+        sys.exit(f"no target {', '.join(sorted(unknown))}: expected some of {', '.join(targets.TARGETS)}")
+    for name in names:  # what is compiled is compiled once, and on nobody's clock
+        for content in targets.seeds()[name]:
+            once(name, content)
+    children = {}
+    for name in names:  # forks, since importing torch takes longer than many a run
+        child = os.fork()
+        if child == 0:
+            log = os.open(f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            fuzz(name, options)
+            os._exit(0)
+        children[child] = name
+    failed = []
+    while children:
+        child, status = os.wait()
+        name = children.pop(child)
+        lines = Path(f"{name}.log").read_text(errors="replace").splitlines()
+        print(
+            f"{name}: {'found something, see ' + name + '.log' if status else next(iter(lines[-1:]), '')}", flush=True
+        )
+        failed += [name] if status else []
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""What reads files and requests of strangers, as functions of bytes: each returns or raises one of ``REFUSALS``, nothing else.
+
+``seeds`` are good inputs to begin from. ``tests/test_fuzz.py`` calls the targets with inputs that hypothesis makes, ``fuzz/run.py``
+with those of a coverage-guided fuzzer.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from email.message import Message
+from functools import cache
+from pathlib import Path
+
+import torch
+from safetensors.torch import save, save_file
+
+from unmask.denoisers import loading
+from unmask.denoisers.folder import load_folder
+from unmask.learn import Learn
+from unmask.play.incoming import JSON, Refused, names_server, read_json
+from unmask.play.puzzles import read_puzzle, read_rows
+from unmask.presets import load_preset
+from unmask.pretrain import Pretrain
+from unmask.registry import SHIPPED, SHIPPED_POLICIES, load_scheduler
+from unmask.report.trace_reading import from_json, parse
+from unmask.runs import Run
+from unmask.second_stage import SecondStage
+from unmask.tasks.countdown import read_problems
+from unmask.tasks.sudoku.files import read_csv
+
+REFUSALS = (ValueError, Refused)
+PRESETS = Path(loading.__file__).parents[1] / "preset_files"
+FIELDS: dict[str, type] = {"puzzle": str, "orders": list, "seed": int}
+LLADA = {
+    "architectures": ["LLaDAModelLM"],
+    "block_type": "llama",
+    "activation_type": "silu",
+    "layer_norm_type": "rms",
+    "rope": True,
+    "d_model": 8,
+    "n_heads": 2,
+    "n_layers": 1,
+    "mlp_hidden_size": 12,
+    "vocab_size": 10,
+    "embedding_size": 12,
+    "mask_token_id": 9,
+    "max_sequence_length": 32,
+    "weight_tying": False,
+}
+
+
+@cache
+def place() -> Path:
+    """A folder of this process, with a good denoiser, a good policy and a good run to replace files of."""
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    shutil.copytree(SHIPPED / "sudoku-4x4", folder / "denoiser")
+    shutil.copytree(SHIPPED / "sudoku-4x4", folder / "weights")
+    shutil.copytree(SHIPPED_POLICIES / "sas-sudoku-4x4", folder / "policy")
+    shutil.copytree(SHIPPED_POLICIES / "sas-sudoku-4x4", folder / "policy_weights")
+    family = folder / "family"
+    family.mkdir()
+    save_file({"model.transformer.wte.weight": torch.zeros(12, 8)}, family / "model.safetensors")
+    (folder / "run").mkdir()
+    Run(folder / "run").save(3, {"x": torch.zeros(2)}, {"a": 1})
+    return folder
+
+
+def written(name: str, content: bytes) -> Path:
+    path = place() / name
+    path.write_bytes(content)
+    return path
+
+
+def puzzles(content: bytes) -> None:
+    read_csv(written("puzzles.csv", content), limit=20)
+
+
+def preset(content: bytes) -> None:
+    path = written("preset.toml", content)
+    for kind in (Learn, Pretrain, SecondStage):
+        load_preset(path, kind)
+
+
+def denoiser_config(content: bytes) -> None:
+    load_folder(written("denoiser/config.json", content).parent)
+
+
+def family_config(content: bytes) -> None:
+    """Published families only: what transformers does with its own configurations is not ours."""
+    path = written("family/config.json", content)
+    original = loading.load_masked_lm
+
+    def refuse(*_: object) -> None:
+        raise ValueError("a masked language model of transformers")
+
+    loading.load_masked_lm = refuse  # type: ignore[assignment]
+    try:
+        loading.load_checkpoint(path.parent)
+    finally:
+        loading.load_masked_lm = original
+
+
+def tokenizer(content: bytes) -> None:
+    loading.added_tokens(written("family/tokenizer.json", content).parent)
+    loading.added_tokens(written("family/tokenizer_config.json", content).parent)
+
+
+def safetensors(content: bytes) -> None:
+    load_folder(written("weights/model.safetensors", content).parent)
+
+
+def policy_config(content: bytes) -> None:
+    load_scheduler(str(written("policy/config.json", content).parent))
+
+
+def policy_weights(content: bytes) -> None:
+    load_scheduler(str(written("policy_weights/model.safetensors", content).parent))
+
+
+def trace(content: bytes) -> None:
+    from_json(parse(content))
+
+
+def request(content: bytes) -> None:
+    """The first line is the Host, the rest the body."""
+    host, _, body = content.partition(b"\n")
+    names_server(host.decode("latin-1"), "127.0.0.1", 8000)
+    headers = Message()
+    headers["Content-Type"] = JSON
+    read_json(headers, body, FIELDS)
+
+
+def json_lines(content: bytes) -> None:
+    """Metrics are written by us and torn by kills: nothing in them is an error."""
+    written("run/metrics.jsonl", content)
+    run = Run(place() / "run")
+    before = run.metrics()
+    run.rewind(3)
+    after = run.metrics()
+    assert after == before[: len(after)]
+    assert all(isinstance(record, dict) for record in after)
+
+
+def checkpoint(content: bytes) -> None:
+    path = place() / "run" / "checkpoints" / "step-00000003" / "state.json"
+    whole = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        Run(place() / "run").load_latest()
+    finally:
+        path.write_bytes(whole)
+
+
+def typed(content: bytes) -> None:
+    """What is typed or dropped into the playground."""
+    read_rows(content)
+    read_puzzle(content.decode("utf-8", "replace"))
+
+
+def countdown(content: bytes) -> None:
+    read_problems(written("countdown.jsonl", content), limit=20)
+
+
+def _shipped(*parts: str) -> bytes:
+    return SHIPPED.joinpath(*parts).read_bytes()
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target
+    for target in (
+        puzzles,
+        preset,
+        denoiser_config,
+        family_config,
+        tokenizer,
+        safetensors,
+        policy_config,
+        policy_weights,
+        trace,
+        request,
+        typed,
+        json_lines,
+        countdown,
+        checkpoint,
+    )
+}
+TINY_TRACE = {
+    "format": "unmask-trace",
+    "version": 1,
+    "kind": "text",
+    "task": "t",
+    "problem": "p",
+    "denoiser": "d",
+    "regime": "r",
+    "grid": None,
+    "prompt": [1, 0],
+    "target": [1, 2],
+    "mask_id": 0,
+    "end_ids": [],
+    "block": [-1, 0],
+    "labels": {"0": "_", "1": "a", "2": "b"},
+    "paths": [],
+}
+
+
+@cache
+def seeds() -> dict[str, list[bytes]]:
+    """Good inputs of each target, or nearly."""
+    return {
+        "puzzles": [b"puzzle,solution\n1..............4,\n", b"..3.3...........\n"],
+        "preset": [path.read_bytes() for path in sorted(PRESETS.glob("*/*.toml"))[:6]],
+        "denoiser_config": [_shipped("sudoku-4x4", "config.json")],
+        "family_config": [json.dumps(LLADA).encode(), b'{"model_type": "Dream", "rope_scaling": {"type": "linear"}}'],
+        "tokenizer": [
+            b'{"added_tokens": [{"content": "a", "id": 1}]}',
+            b'{"added_tokens_decoder": {"5": {"content": "b"}}}',
+        ],
+        "safetensors": [save({"embedding.weight": torch.zeros(2, 2)}), _shipped("sudoku-4x4", "model.safetensors")],
+        "policy_config": [_shipped("policies", "sas-sudoku-4x4", "config.json")],
+        "policy_weights": [save({"x": torch.zeros(2)}), _shipped("policies", "sas-sudoku-4x4", "model.safetensors")],
+        "trace": [json.dumps(TINY_TRACE).encode()],
+        "request": [b'127.0.0.1:8000\n{"puzzle": "1", "orders": ["a"], "seed": 3}'],
+        "typed": [b"1..............4", b"puzzle,solution\n1..............4,\n"],
+        "countdown": [b'{"numbers": [3, 5, 7], "target": 15}\n', b'{"input": "3,5,7", "output": "15"}\n'],
+        "json_lines": [b'{"step": 1}\n{"step": 2, "loss": 0.5}\n{"note": 1}\n{"step": 4}\n{"st'],
+        "checkpoint": [(place() / "run" / "checkpoints" / "step-00000003" / "state.json").read_bytes()],
+    }
