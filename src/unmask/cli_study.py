@@ -2,106 +2,134 @@
 
 from __future__ import annotations
 
-import json as json_text
 import shlex
 import sys
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
-from unmask.command_line import console, require_writable
-from unmask.registry import did_you_mean, load_denoiser
-from unmask.runs import atomic_write, plain
-from unmask.theory.four_by_four import Findings, Study, arms, study
-
-STUDIES = ("four-by-four",)
+from unmask.command_line import console, progress_bar
+from unmask.studies.catalogue import STUDIES, entries, load_study
+from unmask.studies.pieces import Cell, Done, Findings, conclude, run_study
 
 
 def study_command(
-    name: str,
+    name: str = "list",
     /,
-    denoiser: str = "sudoku-4x4-imperfect",
-    seed: int = 1,
+    out: Path | None = None,
     quick: bool = False,
-    json: Path | None = None,
+    resume: bool = False,
+    preset: Path | None = None,
+    data: tuple[Path, ...] = (),
+    generated: bool = True,
+    limit: int | None = None,
+    reuse: tuple[Path, ...] = (),
+    runs: Path | None = None,
+    train: bool = True,
+    denoiser: str | None = None,
+    orders: str | None = None,
+    seed: int | None = None,
 ) -> None:
-    """Answer a question by a table. What learning reaches where the optimum is known exactly (four-by-four).
+    """Answer a question by a table. Every table and figure of the paper on Sudoku, and what the paper does not ask.
 
-    $ unmask study four-by-four --json four.json
-    $ unmask study four-by-four --quick
+    $ unmask study
+    $ unmask study sudoku --quick
+    $ unmask study sudoku --data rao_5000.csv --out runs/study/sudoku
+    $ unmask study ablations --runs runs --no-train
+
+    A study is made of pieces. Each is kept when it is complete: one that was killed goes on with --resume.
 
     Args:
-        name: four-by-four: on 4x4 boards, the share of the way from the best heuristic to the best policy that each advantage
-            reaches, and the bias and variance of each gradient estimator against the exact gradient.
-        denoiser: A denoiser of 4x4 boards.
-        seed: Which held-out boards, initial weights and training stream.
+        name: Which study; `list`, or nothing, lists them.
+        out: The study's folder: configuration, pieces, study.json, tables.md, figures. By default runs/study/NAME.
         quick: A small version, for a look: its numbers are not results.
-        json: Also write everything to this file.
+        resume: Go on with a study that was interrupted. Without it an existing folder is refused.
+        preset: Your own TOML file, in place of the study's preset.
+        data: CSV files of puzzles, beside the generated ones.
+        generated: Generated puzzles, too. With --no-generated only those of --data.
+        limit: How many puzzles of each set, in place of the preset's numbers.
+        reuse: Folders of other studies: what they have measured already, on the same puzzles, is not measured again.
+        runs: A folder of finished runs, each called after its preset or preset@seed (ablations, cross-scale).
+        train: Train what is missing among the runs. With --no-train it is left out (ablations).
+        denoiser: Another denoiser than the preset's, for studies of one denoiser.
+        orders: Other orders than the preset's, separated by commas.
+        seed: Which generated puzzles, and the seed of random orders.
     """
-    if name not in STUDIES:
-        raise ValueError(f"no study {name!r}: expected {', '.join(STUDIES)}{did_you_mean(name, STUDIES)}")
-    if json is not None:
-        require_writable(json)
-    config = Study(seed=seed, trainings=arms(seed=seed))
-    if quick:
-        config = replace(config, puzzles=10, ambiguous=4, groups=40, group_sizes=(2,), estimator_canvases=1)
-        config = replace(config, trainings={k: replace(v, steps=5) for k, v in config.trainings.items()})
-    findings = study(load_denoiser(denoiser), config)
-    console.print(_standings(findings, denoiser))
-    console.print(_qualities(findings))
-    if json is not None:
-        content = {
-            "command": shlex.join(["unmask", *sys.argv[1:]]),
-            "denoiser": denoiser,
-            "config": plain(config),
-            **plain(asdict(findings), finite=True),
-        }
-        atomic_write(json, (json_text.dumps(content, indent=1) + "\n").encode())
+    if name == "list":
+        console.print(_listing())
+        return
+    study = load_study(name, quick, preset)
+    chosen = (
+        None if orders is None else tuple(dict.fromkeys(word.strip() for word in orders.split(",") if word.strip()))
+    )
+    study = _changed(
+        name, study, data=data or None, runs=runs, train=None if train else False, denoiser=denoiser, orders=chosen
+    )
+    if seed is not None:
+        study = replace(study, seed=seed)
+    sets = {} if seed is None else {"seed": seed}
+    sets |= {} if limit is None else {"limit": limit, "generated": limit}
+    sets |= {} if generated else {"generated": 0}
+    if _has(study, "sets"):
+        study = replace(study, sets=replace(study.sets, **sets))
+    elif limit is not None or not generated:
+        raise ValueError(f"the study {name} has its own puzzles: it takes neither --limit nor --no-generated")
+    folder = out or Path("runs") / "study" / (f"{name}-quick" if quick else name)
+    names = [done.name for done in _shown(run_study(study, folder, resume, reuse))]
+    findings = conclude(study, folder, names, name, shlex.join(["unmask", *sys.argv[1:]]))
+    for table in tables(findings):
+        console.print(table)
+    drawn = ", ".join(f"{figure}.svg" for figure in findings.figures)
+    console.print(f"everything is in {folder}: study.json, tables.md, {drawn}")
 
 
-def _standings(findings: Findings, denoiser: str) -> Table:
-    table = Table(title=f"{denoiser}: exact E[R] of each order, and its share of the way to the best policy")
-    for column in ("boards", "order", "n", "E[R], nats", "solved %", "share of the gap", "training calls"):
-        table.add_column(column, justify="left" if column in ("boards", "order") else "right")
-    for row in findings.standings:
-        table.add_row(
-            row.boards,
-            row.order,
-            str(row.count),
-            f"{row.value:.3f}",
-            "" if row.solved != row.solved else f"{100 * row.solved:.1f}",
-            f"{row.share:.2f} [{row.low:.2f}, {row.high:.2f}]",
-            str(findings.calls.get(row.order, "")),
-        )
+def tables(findings: Findings) -> list[Table]:
+    """The tables as the terminal shows them. What is strong is bold and has a star, for terminals without bold."""
+    shown = []
+    for table in findings.tables:
+        out = Table(title=table.title, caption=table.note or None, title_justify="left", caption_justify="left")
+        for nth, column in enumerate(table.columns):
+            out.add_column(column, justify="right" if nth else "left")
+        for row in table.rows:
+            cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]
+            out.add_row(*(Text(cell.text + " *" * cell.strong, "bold" if cell.strong else "") for cell in cells))
+        shown.append(out)
+    return shown
+
+
+def _listing() -> Table:
+    table = Table("study", "what", "minutes on one core", "with --quick")
+    for entry in entries():
+        table.add_row(entry.name, entry.description, f"{entry.minutes:.0f}", f"{entry.quick_minutes:.0f}")
     return table
 
 
-def _qualities(findings: Findings) -> Table:
-    table = Table(title="gradient estimators against the exact gradient, at equal sampled orders")
-    for column in (
-        "policy",
-        "estimator",
-        "G",
-        "bias / |gradient|",
-        "variance",
-        "trajectory's / its variance",
-        "cosine",
-    ):
-        table.add_column(column, justify="left" if column in ("policy", "estimator") else "right")
-    for policy, found in findings.qualities.items():
-        plain_variance = {q.group: q.variance for q in found if q.advantage == "trajectory" and not q.normalised}
-        for q in found:
-            ratio = plain_variance[q.group] / q.variance if q.group in plain_variance and q.variance else float("nan")
-            kind = f"{q.advantage}, {q.baseline.replace('_', ' ')}" + ", normalised" * q.normalised
-            bias = q.bias if q.known_bias is None else q.known_bias
-            table.add_row(
-                policy,
-                kind,
-                str(q.group),
-                f"{bias:.2f}" + ("" if q.known_bias is None else " exactly"),
-                f"{q.variance:.3g}",
-                "" if ratio != ratio else f"{ratio:.2f}",
-                f"{q.cosine:.2f}",
-            )
-    return table
+def _shown(pieces: Iterator[Done]) -> Iterator[Done]:
+    """A bar on a terminal; in a log a line per piece."""
+    with progress_bar("{task.description}", "pieces") as progress:
+        bar = progress.add_task("starting", total=None)
+        for done in pieces:
+            progress.update(bar, completed=done.nth, total=done.total, description=done.name)
+            if not console.is_terminal:
+                how = "was there" if done.seconds is None else f"{done.seconds:.0f} s"
+                console.print(f"{done.nth} of {done.total}: {done.name} ({how})")
+            yield done
+
+
+def _has(study: Any, name: str) -> bool:
+    return name in {field.name for field in fields(study)}
+
+
+def _changed(name: str, study: Any, **options: Any) -> Any:
+    """The study with the options that were given; one that it does not have is refused."""
+    given = {key: value for key, value in options.items() if value is not None}
+    for key in given:
+        if not _has(study, key):
+            able = [other for other, kind in STUDIES.items() if key in {field.name for field in fields(kind)}]
+            option = "no-train" if key == "train" else key
+            raise ValueError(f"the study {name} has no use for --{option}: {', '.join(able)} have")
+    return replace(study, **given)
