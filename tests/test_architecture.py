@@ -13,15 +13,17 @@ import pytest
 from unmask import cli
 from unmask.command_line import refuse_unknown
 from unmask.learn import Learn
+from unmask.lm_settings import LmEval
 from unmask.presets import Preset, list_presets, load_preset
 from unmask.pretrain import Pretrain
 from unmask.second_stage import SecondStage
+from unmask.studies.catalogue import STUDIES
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "unmask"
 LABEL = re.compile(r"\b((?:Eq|Thm|Cor|Rem|Alg)\. [a-z]\w+)")
 PAPER = ROOT / "docs" / "paper.md"
-KINDS = {"pretrain": Pretrain, "train": Learn, "finetune": SecondStage}
+KINDS = {"pretrain": Pretrain, "train": Learn, "finetune": SecondStage, "lm_eval": LmEval}
 shared = ROOT.parent / "shared"
 
 
@@ -107,7 +109,8 @@ def test_only_the_command_prints() -> None:
 @pytest.mark.parametrize("preset", list_presets(), ids=lambda preset: f"{preset.kind}/{preset.name}")
 def test_every_preset_parses(preset: Preset) -> None:
     assert preset.description
-    assert isinstance(load_preset(preset.path, KINDS[preset.kind]), KINDS[preset.kind])
+    kind = STUDIES[preset.name.removesuffix("-quick")] if preset.kind == "study" else KINDS[preset.kind]
+    assert isinstance(load_preset(preset.path, kind), kind)
 
 
 def source_labels() -> dict[str, set[str]]:

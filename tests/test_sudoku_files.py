@@ -73,7 +73,7 @@ def test_limit_reads_no_further(tmp_path):
         ("puzzle\n1000100000000000\n", "line 2: clues clash: digit 1 stands twice in column 1"),
         ("puzzle\n1000010000000000\n", "line 2: clues clash: digit 1 stands twice in box 1"),
         ("puzzle\n1230000400000000\n", "line 2: the puzzle has no solution"),
-        (f"puzzle\n{PUZZLE}\n{SEVERAL}\n", "line 3: the puzzle has several solutions; unique=False"),
+        (f"puzzle\n{PUZZLE}\n{SEVERAL}\n", "line 3: the puzzle has several solutions; expected exactly one"),
         (f"puzzle,solution\n{PUZZLE},1234341221434321\n", "line 2: the given solution does not solve"),
         (f"puzzle,solution\n{PUZZLE},{PUZZLE}\n", "line 2: the given solution does not solve"),
         (f"puzzle,solution\n{PUZZLE}\n", "line 2: expected 2 fields as in the first row, got 1"),

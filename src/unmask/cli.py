@@ -7,11 +7,15 @@ from pathlib import Path
 
 from rich.table import Table
 
+from unmask.cli_antibody import antibody_models
+from unmask.cli_bench import bench
 from unmask.cli_decode import decode
 from unmask.cli_demo import demo
 from unmask.cli_evaluate import evaluate_command
 from unmask.cli_generate import generate_command
 from unmask.cli_learn import finetune_command, pretrain_command, train, verify
+from unmask.cli_lm_eval import lm_eval_command
+from unmask.cli_plan import plan_command
 from unmask.cli_play import play
 from unmask.cli_report import figure, report, trace, view
 from unmask.cli_study import study_command
@@ -92,9 +96,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "pretrain": pretrain_command,
     "train": train,
     "finetune": finetune_command,
+    "plan": plan_command,
     "evaluate": evaluate_command,
     "decode": decode,
     "generate": generate_command,
+    "lm-eval": lm_eval_command,
     "play": play,
     "trace": trace,
     "view": view,
@@ -102,6 +108,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "figure": figure,
     "verify": verify,
     "study": study_command,
+    "bench": bench,
+    "antibody-models": antibody_models,
     "presets": presets,
     "demo": demo,
 }

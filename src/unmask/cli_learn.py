@@ -14,15 +14,18 @@ from rich.table import Table
 
 from unmask.command_line import console, progress_bar, require_writable
 from unmask.learn import Learn, learn
+from unmask.preflight import Needs
 from unmask.presets import load_preset
 from unmask.pretrain import Pretrain, pretrain
 from unmask.registry import load_denoiser
 from unmask.runs import atomic_write
 from unmask.second_stage import SecondStage, alternate, finetune
+from unmask.sources import problem_count, require_kind, require_task, with_file
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.theory import claims
 
 C = TypeVar("C", Pretrain, Learn, SecondStage)
+R = TypeVar("R", Learn, SecondStage)
 
 
 def pretrain_command(
@@ -60,34 +63,63 @@ def show_pretraining(config: Pretrain, out: Path, resume: bool) -> None:
 
 def train(
     out: Path,
-    task: str = "sudoku",
-    preset: str = "sas-sudoku-9x9-imperfect",
+    task: str | None = None,
+    preset: str | None = None,
     denoiser: str | None = None,
+    data: Path | None = None,
+    validation: str | None = None,
     resume: bool = False,
     steps: int | None = None,
     seed: int | None = None,
 ) -> None:
-    """Learn an order for a frozen denoiser (Self-Aware Scheduling).
+    """Learn an order for a frozen denoiser. Self-Aware Scheduling, or one of its rivals.
 
     $ unmask train --preset sas-sudoku-9x9-imperfect --out runs/order
     $ unmask evaluate --denoiser sudoku-9x9-imperfect --schedulers confidence,margin,runs/order
+    $ unmask train --task text --denoiser llada-folder --data train.jsonl --out runs/text-order
 
     Args:
         out: The run's folder: configuration, versions, metrics, checkpoints, and at the end the best policy.
-        task: What kind of problem: sudoku.
-        preset: The name of a preset, or your own TOML file. See `unmask presets`.
+        task: What kind of problem: sudoku, text, antibody, arithmetic, code, countdown. The preset's, or with neither, sudoku.
+        preset: The name of a preset, or your own TOML file; by default the task's. See `unmask presets`.
         denoiser: Another denoiser than the preset's: a shipped name, a folder or a hub id.
+        data: The file to train on, where problems are read: JSON lines of text, a CSV file of antibodies.
+        validation: What is held out: a file of text, a split of antibodies, the clues of puzzles. By default as the preset says.
         resume: Go on with a run that was interrupted. Without it an existing folder is refused.
         steps: Training steps, instead of the preset's number.
         seed: Another seed for weights, problems and orders.
     """
-    if task != "sudoku":
-        raise ValueError(f"no task {task!r}: expected sudoku")
-    config = _changed(load_preset(preset, Learn, "train"), seed, steps=steps)
-    if denoiser is not None:
-        config = replace(config, denoiser=denoiser)
+    if task is not None:
+        require_task(task)
+    config = _changed(load_preset(preset or _preset_of(task), Learn, "train"), seed, steps=steps)
+    if task is not None:
+        require_kind(config.data, task)
+    config = _with_data(config, denoiser, data, validation)
     show_learning(config, out, resume)
     console.print(f"the policy is in {out / 'policy'}")
+
+
+TASK_PRESETS = {
+    "sudoku": "sas-sudoku-9x9-imperfect",
+    "text": "sas-text",
+    "antibody": "sas-antibody-sapiens-h",
+}
+"""How an order is learned where no preset is named."""
+
+
+def _preset_of(task: str | None) -> str:
+    if (preset := TASK_PRESETS.get(task or "sudoku")) is None:
+        raise ValueError(f"no preset goes with the task {task} by itself: name one with --preset")
+    return preset
+
+
+def _with_data(config: R, denoiser: str | None, data: Path | None, validation: str | None) -> R:
+    """The configuration with another denoiser, file and held-out problems, where they are given."""
+    if denoiser is not None:
+        config = replace(config, denoiser=denoiser)
+    if data is not None:
+        config = replace(config, data=with_file(config.data, str(data)))
+    return config if validation is None else replace(config, validation=validation)
 
 
 def show_learning(config: Learn, out: Path, resume: bool) -> None:
@@ -95,14 +127,21 @@ def show_learning(config: Learn, out: Path, resume: bool) -> None:
     with _stops() as asked, progress_bar("{task.description}", "steps") as progress:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""
-        for record in learn(config, out, resume, stop=lambda: bool(asked)):
-            if "accuracy" in record:
+        for record in learn(config, out, resume, stop=lambda: bool(asked), needs=_show_needs):
+            if "nll" in record:
+                accuracy = f", {record['nll']:.3f} nats per held-out token"
+            elif "accuracy" in record:
                 accuracy = f", {record['accuracy']:.1%} of held-out problems solved"
             text = f"return {record['return']:.2f}, wrong reveals {record['wrong_reveals']:.2f}{accuracy}"
             progress.update(bar, completed=record["step"], description=text)
     if asked:
         # The step was finished and saved; leave as the signal asks.
         signal.raise_signal(asked[0])
+
+
+def _show_needs(needs: Needs) -> None:
+    for line in needs.lines:
+        console.print(line, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -124,6 +163,8 @@ def finetune_command(
     preset: str = "stage2-sudoku-9x9-imperfect",
     denoiser: str | None = None,
     order: str | None = None,
+    data: Path | None = None,
+    validation: str | None = None,
     resume: bool = False,
     samples: int | None = None,
     seed: int | None = None,
@@ -135,12 +176,15 @@ def finetune_command(
     $ unmask finetune --preset stage2-sudoku-9x9-imperfect --out runs/tuned
     $ unmask finetune --order expert --out runs/tuned-expert
     $ unmask finetune --rounds 2 --out runs/rounds
+    $ unmask finetune --preset lora-text --denoiser llada-folder --order runs/text-order --data train.jsonl --out runs/adapter
 
     Args:
         out: The run's folder: configuration, versions, metrics, checkpoints, and at the end the denoiser.
         preset: The name of a preset, or your own TOML file. See `unmask presets`.
         denoiser: Another denoiser than the preset's: a shipped name or a folder.
         order: Another order than the preset's: a scheduler's name, a policy's folder, or sas.
+        data: The file to train on, where problems are read: JSON lines of text, a CSV file of antibodies.
+        validation: What is held out: a file of text, a split of antibodies, the clues of puzzles. By default as the preset says.
         resume: Go on with a run that was interrupted. Without it an existing folder is refused.
         samples: Canvases to train on, instead of the preset's number.
         seed: Another seed for canvases and masks.
@@ -148,8 +192,7 @@ def finetune_command(
         order_preset: With --rounds: how the orders are learned.
     """
     config = _changed(load_preset(preset, SecondStage, "finetune"), seed, samples=samples)
-    if denoiser is not None:
-        config = replace(config, denoiser=denoiser)
+    config = _with_data(config, denoiser, data, validation)
     if order is not None:
         config = replace(config, order=order)
     if rounds is None:
@@ -174,7 +217,7 @@ def finetune_command(
 def show_tuning(config: SecondStage, out: Path, resume: bool) -> None:
     """The second stage with two progress lines: orders drawn, canvases seen. Prints what it did on held-out problems."""
     with progress_bar("{task.description}", "canvases") as progress:
-        drawing = progress.add_task("drawing orders", total=config.data.puzzles)
+        drawing = progress.add_task("drawing orders", total=problem_count(config.data))
         bar = progress.add_task("tuning", total=config.training.steps * config.training.batch)
         for record in finetune(config, out, resume, lambda count: progress.update(drawing, advance=count)):
             if "on_path" in record:

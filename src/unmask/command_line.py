@@ -13,14 +13,15 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 import torch
 import tyro
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from unmask.registry import did_you_mean
@@ -65,19 +66,48 @@ def run(commands: Mapping[str, Command], prog: str, description: str) -> None:
         _leave(prog, reason if error.filename is None else f"{reason}: {error.filename}", 2)
     except MemoryError as error:
         _leave(prog, f"out of memory ({error}): ask for less at a time", 2)
+    except RuntimeError as error:
+        if not _out_of_memory(error):
+            raise
+        _leave(prog, f"out of memory ({str(error).splitlines()[0]}): ask for less at a time", 2)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def require_writable(path: Path) -> None:
-    """Before minutes of work, not after."""
+def require_writable(path: Path, own: str | None = None) -> None:
+    """Before minutes of work, not after. With ``own``, a file that exists is replaced only if its beginning holds that text."""
     if path.exists() and not path.is_file():
         raise ValueError(f"cannot write {path}: it is not a file")
+    if own is not None and path.exists() and path.stat().st_size:
+        with path.open("rb") as file:
+            if own.encode() not in file.read(1000):
+                raise ValueError(
+                    f"{path} exists and was not written by this command: name another file, or remove it first"
+                )
     try:
         with TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def require_new_folder(path: Path) -> None:
+    """A folder of results is new or empty: nothing is overwritten, and nothing old stands among them."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"expected {path} to be absent or an empty folder; name another, or remove it first")
+    above = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise ValueError(f"cannot write {path}: {above} is not a folder that may be written to")
+
+
+@contextlib.contextmanager
+def moving_picture(screen: Console, shown: RenderableType, wanted: bool = True) -> Iterator[Live | None]:
+    """``shown``, drawn again in place while it changes, on a terminal that can do that. None elsewhere: a pipe stays clean."""
+    if not wanted or not screen.is_terminal or screen.is_dumb_terminal:
+        yield None
+        return
+    with Live(shown, console=screen, transient=True, refresh_per_second=12) as picture:
+        yield picture
 
 
 def progress_bar(description: str, unit: str) -> Progress:
@@ -163,6 +193,11 @@ def _reason(box: str) -> str:
         elif line:
             content.append(line)
     return " ".join(content) or "this command line cannot be read"
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    """Only devices have an exception of their own for it in torch; the CPU's allocator says it in words."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _terminate(_signal: int, _frame: Any) -> NoReturn:

@@ -12,32 +12,50 @@ from typing import Any
 import torch
 
 from unmask.policies.policy import OrderPolicy, PolicyConfig
+from unmask.preflight import Needs, preflight
 from unmask.recipe import PolicyTraining
 from unmask.registry import load_denoiser, load_scheduler
 from unmask.runs import Run
+from unmask.sources import Data, problems
 from unmask.tasks.sudoku.source import SudokuData
-from unmask.tasks.sudoku.task import SudokuTask
+from unmask.together import Together, started
 from unmask.train import train_policy
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ADDED = {"dtype": "float32", "training.select": "accuracy", "training.at_once": None}
+"""Options that older runs do not name, and what they did."""
 
 
 @dataclass(frozen=True)
 class Learn:
-    """A frozen denoiser, the policy's shape, the problems and the training. ``validation`` names the clues of held-out puzzles.
+    """A frozen denoiser, the policy's shape, the problems and the training. ``dtype`` is the denoiser's: float32 or bfloat16.
 
+    ``validation`` says which problems are held out: the clues of puzzles, a file of text, a split of what is split.
     ``start`` names a policy (shipped, or a folder) whose weights are the first ones; its shape must be the same.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     start: str = ""
-    data: SudokuData = field(default_factory=SudokuData)
+    data: Data = field(default_factory=SudokuData)
     validation: str | None = None
     training: PolicyTraining = field(default_factory=PolicyTraining)
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
 
 
 def fitted(config: PolicyConfig, denoiser: Any, name: str) -> PolicyConfig:
     """The policy's configuration with what it must know of its denoiser."""
-    shape = denoiser.config
+    shape = getattr(denoiser, "config", None)
+    if shape is None or not hasattr(shape, "max_length"):
+        raise ValueError(
+            f"{name} does not say its shape: expected one of this library's denoisers, got {type(denoiser)}"
+        )
+    if config.kind == "grid" and not shape.grid:
+        raise ValueError(f"{name} is no denoiser of boards: policy.kind must be mlp, transformer or hidden, not grid")
     return dataclasses.replace(
         config,
         size=shape.grid,
@@ -62,31 +80,34 @@ def _begin_as(policy: OrderPolicy, name: str, denoiser: Any) -> None:
 
 
 def learn(
-    config: Learn, folder: str | Path, resume: bool = False, stop: Callable[[], bool] = lambda: False
+    config: Learn,
+    folder: str | Path,
+    resume: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    needs: Callable[[Needs], None] = lambda found: None,
 ) -> Iterator[dict[str, Any]]:
     """Train in ``folder``, yielding a record per step; at the end the best policy is in ``folder/policy``.
 
-    Under ``accelerate launch`` every process calls this; the first one owns the folder.
+    Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is told what a step will cost,
+    before the first; a run that does not fit into memory is refused then.
     """
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(mixed_precision=config.training.mixed_precision)
-    denoiser = load_denoiser(config.denoiser).to(accelerator.device)
+    accelerator = started(config.training.mixed_precision)
+    denoiser = load_denoiser(config.denoiser, DTYPES[config.dtype]).to(accelerator.device)
+    source = problems(config.data, denoiser, config.denoiser)
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
     if accelerator.is_main_process:
-        Run.create(folder, config, resume=resume)
-    accelerator.wait_for_everyone()
+        Run.create(folder, config, resume=resume, added=ADDED)
+    Together(accelerator).wait()
     run = Run(Path(folder))
     with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
         torch.manual_seed(config.training.seed)
         policy = OrderPolicy(fitted(config.policy, denoiser, config.denoiser))
         if config.start:
             _begin_as(policy, config.start, denoiser)
-        held_out = SudokuTask.generated(
-            config.training.validate, config.data.size, config.validation, "validation", config.data.seed + 1
-        )
+        held_out = source.held_out(config.training.validate, config.validation)
         validation = held_out.canvas(range(len(held_out)))
-        yield from train_policy(
-            denoiser, policy, config.data, config.training, validation, run, stop, teacher, accelerator
-        )
+        found = preflight(denoiser, policy, source(0, config.training.prompts), config.training)
+        needs(found)
+        found.require()
+        yield from train_policy(denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator)

@@ -13,20 +13,25 @@ from typing import Any
 
 import torch
 
+from unmask.denoisers.adapters import add_lora, merge, save_adapter
 from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.masked_lm import MaskedLM
 from unmask.denoisers.transformer import Transformer
 from unmask.evaluate import evaluate
-from unmask.finetune import MaskedTraining, masked_loss, random_masks, train_masked
-from unmask.learn import Learn, learn
+from unmask.finetune import MaskedTraining, Tunable, masked_loss, random_masks, train_masked
+from unmask.learn import DTYPES, Learn, learn
 from unmask.paths import PathMasks, walk
-from unmask.protocols import Scheduler
+from unmask.protocols import Canvas, Scheduler, Task
 from unmask.registry import load_denoiser, load_scheduler
 from unmask.runs import Run
+from unmask.sources import Data, problems
 from unmask.tasks.sudoku.source import SudokuData
-from unmask.tasks.sudoku.task import SudokuTask
+from unmask.text import copy_tokenizer
 
 MASKINGS = 8
 """Random masks per held-out problem, for the loss off the path."""
+ADDED = {"adapter": "", "rank": 8, "alpha": 16.0, "targets": [], "merged": False, "dtype": "float32"}
+"""Options that older runs do not name, and what they did."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,16 @@ class SecondStage:
     ``order`` is a scheduler's name or a policy's folder; ``sas`` is the shipped policy of the denoiser. ``trained``: "all" weights
     or the "head". ``asked``: "reveal" prices what the order reveals next (the paper's loss), "hidden" everything that is hidden in
     the same states. ``random_share`` of the canvases are masked at random. ``refresh`` steps after which the orders are drawn
-    anew (0: never). ``validate`` held-out problems, with clues as ``validation`` says, are decoded before and after.
+    anew (0: never). ``validate`` held-out problems, which ones ``validation`` says, are decoded before and after.
+
+    ``adapter="lora"`` leaves the denoiser's own weights alone and trains matrices of that ``rank`` beside its linear layers
+    (``targets``: their last names; all of the trunk's if none is named), scaled by ``alpha``/``rank``. The run keeps the adapter
+    alone, or, ``merged``, a whole denoiser. It is the only way to tune a masked language model of transformers.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
     order: str = "sas"
-    data: SudokuData = field(default_factory=lambda: SudokuData(puzzles=4000))
+    data: Data = field(default_factory=lambda: SudokuData(puzzles=4000))
     validation: str | None = None
     validate: int = 400
     trained: str = "all"
@@ -49,8 +58,20 @@ class SecondStage:
     random_share: float = 0.25
     refresh: int = 0
     training: MaskedTraining = field(default_factory=MaskedTraining)
+    adapter: str = ""
+    rank: int = 8
+    alpha: float = 16.0
+    targets: tuple[str, ...] = ()
+    merged: bool = False
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
+        if self.adapter not in ("", "lora"):
+            raise ValueError(f"adapter must be 'lora' or empty, got {self.adapter!r}")
+        if self.rank < 1 or self.alpha <= 0:
+            raise ValueError(f"rank must be at least 1 and alpha positive, got {self.rank} and {self.alpha}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.trained not in ("all", "head"):
             raise ValueError(f"trained must be 'all' or 'head', got {self.trained!r}")
         if self.asked not in ("reveal", "hidden"):
@@ -65,20 +86,18 @@ def finetune(
     resume: bool = False,
     progress: Callable[[int], None] = lambda count: None,
 ) -> Iterator[dict[str, Any]]:
-    """Tune in ``folder``, yielding records; at the end the denoiser is in ``folder/denoiser``, in float16.
+    """Tune in ``folder``, yielding records; at the end the denoiser is in ``folder/denoiser``, in float16; or its adapter.
 
     The first record, at step 0, and the last hold ``accuracy``, ``on_path`` and ``off_path`` on held-out problems. ``progress`` is
     told how many canvases got their order.
     """
-    denoiser = _tunable(config.denoiser)
+    denoiser = _tunable(config)
     scheduler = load_scheduler(config.order, denoiser, config.denoiser)
-    held_out = SudokuTask.generated(
-        config.validate, config.data.size, config.validation, "validation", config.data.seed + 1
-    )
-    run = Run.create(folder, config, resume=resume)
+    source = problems(config.data, denoiser, config.denoiser)
+    held_out = source.held_out(config.validate, config.validation)
+    run = Run.create(folder, config, resume=resume, added=ADDED)
     with run.lock():
-        problems = SudokuTask(*config.data.boards)
-        canvas = problems.canvas(range(len(problems)))
+        canvas = source.fixed()
         paths = PathMasks(
             canvas,
             denoiser.mask_id,
@@ -88,10 +107,13 @@ def finetune(
             config.refresh,
             config.training.seed,
             run,
-            config.data.vary if config.data.augment else None,
+            source.vary,
         )
-        for name, parameter in denoiser.named_parameters():
-            parameter.requires_grad_(config.trained == "all" or name.startswith("head."))
+        if config.adapter:
+            add_lora(denoiser, config.rank, config.alpha, config.targets, config.training.seed)
+        else:
+            for name, parameter in denoiser.named_parameters():
+                parameter.requires_grad_(config.trained == "all" or name.startswith("head."))
         before = next((record for record in run.metrics() if record.get("step") == 0), None)
         if before is None:
             run.rewind(None)
@@ -100,8 +122,9 @@ def finetune(
         yield before
         yield from train_masked(denoiser, paths, config.training, run, paths.masks, denoiser.forbidden_ids)
         denoiser.requires_grad_(False)
-        save_denoiser(denoiser, run.folder / "denoiser", dtype=torch.float16)
-        after = {"step": config.training.steps, **measured(_tunable(run.folder), scheduler, held_out)}
+        _save(denoiser, config, run.folder / "denoiser")
+        tuned = load_denoiser(run.folder, DTYPES[config.dtype])
+        after = {"step": config.training.steps, **measured(tuned, scheduler, held_out)}
         if not _complete(run.folder):
             run.log(after)
         yield after
@@ -133,11 +156,27 @@ def alternate(
         denoiser, policy = str(tuned), str(learned)
 
 
-def _tunable(name: str | Path) -> Transformer:
-    denoiser = load_denoiser(name)
-    if not isinstance(denoiser, Transformer):
-        raise ValueError(f"the second stage tunes denoisers of this library's own transformer, got {name}")
+def _tunable(config: SecondStage) -> Tunable:
+    denoiser = load_denoiser(config.denoiser, DTYPES[config.dtype])
+    if isinstance(denoiser, MaskedLM) and not config.adapter:
+        raise ValueError(f"{config.denoiser} is a model of transformers: tune an adapter on it, with adapter = 'lora'")
+    if config.adapter and config.trained != "all":
+        raise ValueError(f"an adapter trains itself: leave trained at 'all', got {config.trained!r}")
     return denoiser
+
+
+def _save(denoiser: Tunable, config: SecondStage, folder: Path) -> None:
+    """The adapter alone; a merged one, or a denoiser that was tuned itself, as a whole, with its tokenizer if it has one."""
+    if config.adapter and not config.merged:
+        save_adapter(denoiser, folder, config.denoiser, config.rank, config.alpha, config.targets)
+        return
+    if config.adapter:
+        merge(denoiser)
+    if isinstance(denoiser, Transformer):
+        save_denoiser(denoiser, folder, dtype=torch.float16)
+    else:
+        denoiser.model.save_pretrained(folder, safe_serialization=True)
+    copy_tokenizer(config.denoiser, folder)
 
 
 def _complete(folder: Path) -> bool:
@@ -146,15 +185,12 @@ def _complete(folder: Path) -> bool:
 
 
 @torch.no_grad()
-def measured(denoiser: Transformer, scheduler: Scheduler, problems: SudokuTask) -> dict[str, float]:
+def measured(denoiser: Tunable, scheduler: Scheduler, problems: Task) -> dict[str, float]:
     """Free-running accuracy in this order, and −log p per hidden token on its own path and on random masks, in nats."""
     report = evaluate(problems, denoiser, {"order": scheduler}).rows[0]
     canvas = problems.canvas(range(len(problems)))
-    masks = random_masks(denoiser.mask_id, seed=0, weight="elbo")
-    off_path = [
-        float(masked_loss(denoiser, canvas, masks(canvas, k), denoiser.forbidden_ids)[0]) for k in range(MASKINGS)
-    ]
-    hidden = (canvas.tokens == denoiser.mask_id).sum().item() / len(problems)
+    off_path = [_random_loss(denoiser, canvas, k) for k in range(MASKINGS)]
+    hidden = canvas.answer(denoiser.mask_id).sum().item() / len(problems)
     return {
         "accuracy": report.exact,
         "accuracy_low": report.exact_low,
@@ -162,3 +198,13 @@ def measured(denoiser: Transformer, scheduler: Scheduler, problems: SudokuTask) 
         "on_path": report.nll / hidden,
         "off_path": sum(off_path) / len(off_path),
     }
+
+
+def _random_loss(denoiser: Tunable, canvas: Canvas, turn: int) -> float:
+    """The bound of −log p per position on one random pattern of each canvas; what is no candidate is never shown nor asked."""
+    answer = canvas.answer(denoiser.mask_id)
+    unseen = (canvas.tokens == denoiser.mask_id) & ~answer
+    shown = replace(canvas, tokens=torch.where(unseen, canvas.target, canvas.tokens))
+    masks = random_masks(denoiser.mask_id, seed=0, weight="elbo")(shown, turn)
+    masks = replace(masks, hidden=masks.hidden | unseen, answers=int(answer.sum()))
+    return float(masked_loss(denoiser, canvas, masks, denoiser.forbidden_ids)[0])

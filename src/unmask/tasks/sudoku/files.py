@@ -149,7 +149,7 @@ def read_csv(path: str | Path, limit: int | None = None, unique: bool = True) ->
         )
     _refuse(path, lines, known & ~is_solution(boards, stated), "the given solution does not solve the puzzle")
     if unique:
-        _refuse(path, lines, counts > 1, "the puzzle has several solutions; unique=False keeps such rows")
+        _refuse(path, lines, counts > 1, "the puzzle has several solutions; expected exactly one")
     else:
         _refuse(path, lines, ~known & (counts > 1), "the puzzle has several solutions and none is given")
     solutions[known] = stated[known]
