@@ -23,6 +23,8 @@ from unmask.recipe import PolicyTraining
 
 COPIES = 6
 """Float32 tensors of the size of the logits that are worked on at once."""
+TIMED = 16
+"""Canvases of the timed forward: a forward of one alone is mostly overhead."""
 JOINED = 2
 """A step's states are kept one by one and then joined: for a moment there are two of each."""
 
@@ -59,7 +61,7 @@ class Needs:
 
 @torch.no_grad()
 def preflight(denoiser: Denoiser, policy: OrderPolicy, canvas: Canvas, config: PolicyTraining) -> Needs:
-    """From the first step's canvases: one state of one of them is decoded, timed and weighed, the rest is counted."""
+    """From the first step's canvases: one state of some of them is decoded, timed and weighed, the rest is counted."""
     device = torch.device(getattr(denoiser, "device", "cpu"))
     policy.to(device)
     answer = canvas.answer(denoiser.mask_id).sum(1)
@@ -71,23 +73,23 @@ def preflight(denoiser: Denoiser, policy: OrderPolicy, canvas: Canvas, config: P
         vocabulary = view.prices.logp.shape[1]
         return policy.observe(view)
 
-    row = canvas.rows(answer.argmax()[None]).to(device)
-    for _ in range(2):  # the first time, memory is fetched and kernels are chosen
-        began = time.perf_counter()
-        path = unmask_canvas(denoiser, policy, row, Regime(steps=1), forced=True, observe=observe)  # one state
-        seconds = time.perf_counter() - began
-    assert path.states is not None
-    kept = [value for value in vars(path.states).values() if isinstance(value, torch.Tensor)]
-    per_state = sum(tensor.nbytes for tensor in [*kept, *path.states.observed.values()])
-    turns = answer if config.budget is None else answer.clamp(max=config.budget)
-    states = int(turns.sum()) * config.group
     rollouts = len(answer) * config.group
     together = min(rollouts, max(config.group, config.at_once or rollouts))
+    some = canvas.rows(answer.argsort(descending=True)[: min(TIMED, together)]).to(device)
+    for _ in range(2):  # the first time, memory is fetched and kernels are chosen
+        began = time.perf_counter()
+        path = unmask_canvas(denoiser, policy, some, Regime(steps=1), forced=True, observe=observe)  # a state each
+        seconds = (time.perf_counter() - began) / len(some.tokens)
+    assert path.states is not None
+    kept = [value for value in vars(path.states).values() if isinstance(value, torch.Tensor)]
+    per_state = sum(tensor.nbytes for tensor in [*kept, *path.states.observed.values()]) / len(path.states)
+    turns = answer if config.budget is None else answer.clamp(max=config.budget)
+    states = int(turns.sum()) * config.group
     forwards = len(answer) + (int(turns.sum()) - len(answer)) * config.group
     weights = sum(p.nbytes for p in denoiser.parameters()) if isinstance(denoiser, torch.nn.Module) else 0
     return Needs(
         weights=weights,
-        rollout=JOINED * states * per_state,
+        rollout=round(JOINED * states * per_state),
         head=together * most * vocabulary * BYTES_PER_LOGIT + 4 * COPIES * min(AT_ONCE, together * most * vocabulary),
         forwards=forwards,
         seconds=forwards * seconds,
