@@ -23,14 +23,15 @@ from safetensors.torch import load_file, save_file
 import kill_harness
 from commands_for_tests import Call, command  # noqa: F401  (a fixture)
 from test_cli_learn import TINY, TINY_STAGE
-from unmask import runs
+from unmask import writing
 from unmask.denoisers.folder import save_denoiser
 from unmask.learn import Learn, learn
 from unmask.presets import load_preset
 from unmask.registry import load_denoiser, load_scheduler
-from unmask.runs import Run, save_tensors, written_aside
+from unmask.runs import Run
+from unmask.writing import save_tensors, written_aside
 
-SOURCE = Path(runs.__file__).parent
+SOURCE = Path(writing.__file__).parent
 SHORT = (
     TINY.replace("steps = 12", "steps = 6")
     .replace('clues = "5-7"', 'clues = "10-12"')
@@ -159,9 +160,9 @@ def test_tensors_that_cannot_be_written_leave_the_old_ones(tmp_path: Path, monke
     save_tensors(tmp_path / "a.safetensors", {"x": torch.ones(2)})
 
     def full(*_: object) -> None:
-        raise runs.SafetensorError("I/O error: No space left on device (os error 28)")
+        raise writing.SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(runs, "save_file", full)
+    monkeypatch.setattr(writing, "save_file", full)
     with pytest.raises(OSError, match=r"could not write .*a\.safetensors.*No space left"):
         save_tensors(tmp_path / "a.safetensors", {"x": torch.zeros(2)})
     assert load_file(tmp_path / "a.safetensors")["x"].tolist() == [1, 1]

@@ -15,8 +15,9 @@ from rich.table import Table
 from unmask.bench.measuring import Finding
 from unmask.bench.suite import SUITE, machine
 from unmask.command_line import console, require_writable
+from unmask.plain import plain
 from unmask.registry import did_you_mean
-from unmask.runs import atomic_write, plain
+from unmask.writing import atomic_write
 
 
 def bench(name: str = "all", /, quick: bool = False, json: Path | None = None) -> None:

@@ -18,11 +18,11 @@ from unmask.preflight import Needs
 from unmask.presets import load_preset
 from unmask.pretrain import Pretrain, pretrain
 from unmask.registry import load_denoiser
-from unmask.runs import atomic_write
 from unmask.second_stage import SecondStage, alternate, finetune
 from unmask.sources import problem_count, require_kind, require_task, with_file
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.theory import claims
+from unmask.writing import atomic_write
 
 C = TypeVar("C", Pretrain, Learn, SecondStage)
 R = TypeVar("R", Learn, SecondStage)

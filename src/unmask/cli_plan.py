@@ -13,10 +13,11 @@ from rich.table import Table
 from unmask import plan as planning
 from unmask.command_line import console, require_writable
 from unmask.learn import Learn
+from unmask.plain import plain
 from unmask.plan import DEVICES, TEXT_POLICY, Plan, Work
 from unmask.presets import load_preset
 from unmask.registry import did_you_mean, load_denoiser
-from unmask.runs import atomic_write, plain
+from unmask.writing import atomic_write
 
 
 def plan_command(

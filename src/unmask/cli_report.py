@@ -19,8 +19,8 @@ from unmask.report.boards import hero
 from unmask.report.cases import problem_name
 from unmask.report.gather import gather
 from unmask.report.trace_file import Trace
-from unmask.runs import atomic_write
 from unmask.tasks.sudoku.task import SudokuTask
+from unmask.writing import atomic_write
 
 PAGE = '<meta name="generator" content="unmask">'
 

@@ -25,9 +25,9 @@ from torch import Tensor
 from unmask.decode import unmask_canvas
 from unmask.live import Regime
 from unmask.protocols import Denoiser, Scheduler, Task
-from unmask.runs import atomic_write
 from unmask.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
 from unmask.together import Together
+from unmask.writing import atomic_write
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,9 @@ from torch.nn import functional as F
 
 from unmask.denoisers.masked_lm import MaskedLM
 from unmask.denoisers.transformer import Transformer
+from unmask.optimizer_state import flatten_optimizer, restore_optimizer
 from unmask.protocols import Canvas, counter_uniform
-from unmask.runs import Run, flatten_optimizer, restore_optimizer
+from unmask.runs import Run
 
 Tunable = Transformer | MaskedLM
 Source = Callable[[int, int], Canvas]

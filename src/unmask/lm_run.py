@@ -23,12 +23,14 @@ from unmask.harness import OnGeneration, OnSample, UnmaskLM
 from unmask.live import Regime
 from unmask.lm_settings import Decoding, LmEval
 from unmask.lm_tasks import MAIN_METRIC, load_task
+from unmask.plain import plain
 from unmask.report import trace
 from unmask.report.live import Pieces
 from unmask.report.text_traces import of_texts
-from unmask.runs import Run, atomic_write, plain
+from unmask.runs import Run
 from unmask.sample_log import SampleLog
 from unmask.statistics import wilson
+from unmask.writing import atomic_write
 
 MAY_DIFFER = ("limit", "traces", "batch", "device")
 

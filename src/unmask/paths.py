@@ -20,7 +20,8 @@ from unmask.decode import unmask_canvas
 from unmask.finetune import Masks, elbo_weight, random_pattern
 from unmask.live import Regime
 from unmask.protocols import Canvas, Denoiser, Scheduler, counter_uniform
-from unmask.runs import Run, save_tensors
+from unmask.runs import Run
+from unmask.writing import save_tensors
 
 ORDER, RANDOM, MOMENT = 11, 12, 13
 """Purposes of the random numbers: the order's own, which rows are masked at random, which moment of its path a row shows."""

@@ -23,33 +23,27 @@ pickled. Resuming, in the order in which it must happen:
 import dataclasses
 import fcntl
 import hashlib
-import importlib.metadata
 import json
 import math
 import os
 import platform
-import re
 import secrets
 import shutil
-import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from unmask.plain import leaves, plain, pretty, read_json
+from unmask.versions import versions
+from unmask.writing import ASIDE, atomic_write, save_tensors, sync
+
 KEPT = 2  # the newest checkpoint, and one to fall back on
-WEIGHTS = "model.safetensors"
-ASIDE = re.compile(r"\..+\.[0-9a-f]{8}")
-"""Names of what is being written aside; a process that was killed leaves them."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,7 @@ class Run:
             if present:
                 _refuse_changes(_stored_config(run.folder / "config.json"), new, may_differ, run.folder, added or {})
             run._sweep()
-            atomic_write(run.folder / "config.json", _pretty(new))
+            atomic_write(run.folder / "config.json", pretty(new))
             run._write_versions()
         return run
 
@@ -162,19 +156,19 @@ class Run:
             aside.mkdir()
             save_tensors(aside / "state.safetensors", tensors)
             content = {"step": step, "state": plain(state), "tensors": _checksum(aside / "state.safetensors")}
-            atomic_write(aside / "state.json", _pretty({**content, "checksum": _checksum(content)}))
+            atomic_write(aside / "state.json", pretty({**content, "checksum": _checksum(content)}))
             if (self.folder / "metrics.jsonl").exists():  # no hole before a checkpoint that survives
-                _sync(self.folder / "metrics.jsonl")
+                sync(self.folder / "metrics.jsonl")
             if target.exists():  # a folder cannot be renamed onto it; it stays readable until the new one is
                 replaced = target.with_suffix(".replaced")
                 shutil.rmtree(replaced, ignore_errors=True)
                 os.rename(target, replaced)
             os.rename(aside, target)
-            _sync(folder)
+            sync(folder)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        atomic_write(folder / "latest.json", _pretty({"step": step, "folder": target.name}))
+        atomic_write(folder / "latest.json", pretty({"step": step, "folder": target.name}))
         # Later steps are what a run that fell back has left behind: not this run's past any more.
         earlier = [path for path in self._checkpoints() if _step(path) < step]
         for path in {*self._checkpoints(), *folder.glob(".step-*")} - {target, *earlier[: KEPT - 1]}:
@@ -185,7 +179,7 @@ class Run:
         """The latest whole checkpoint, None before the first; ValueError if there are only damaged ones."""
         candidates = self._checkpoints()
         try:
-            latest = _read_json(self.folder / "checkpoints" / "latest.json")["folder"]
+            latest = read_json(self.folder / "checkpoints" / "latest.json")["folder"]
         except (OSError, ValueError, KeyError, TypeError):
             latest = None
         candidates.sort(key=lambda path: path.name != latest)  # stable: the others stay newest first
@@ -214,157 +208,18 @@ class Run:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _write_versions(self) -> None:
-        path, now = self.folder / "versions.json", _versions()
+        path, now = self.folder / "versions.json", versions()
         try:
-            before = _read_json(path)
+            before = read_json(path)
             earlier = before.pop("earlier", []) + ([before] if before != now else [])
         except (FileNotFoundError, ValueError, AttributeError, TypeError):
             earlier = []  # a note for people: that it is damaged must not keep a run from going on
-        atomic_write(path, _pretty({**now, "earlier": earlier} if earlier else now))
-
-
-def atomic_write(path: str | Path, content: bytes) -> None:
-    """Replace the file: after a crash it holds the old content or the new, never a part."""
-    path = Path(path)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with open(aside, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    _sync(path.parent)
-
-
-def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
-    """Replace a safetensors file as :func:`atomic_write` does; OSError if the disk does not take it."""
-    path = Path(path)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        save_file(_separate(tensors), aside)
-        _sync(aside)
-        os.replace(aside, path)
-    except BaseException as error:
-        aside.unlink(missing_ok=True)
-        if isinstance(error, SafetensorError):  # which has neither the file's name nor the number of the error
-            raise OSError(f"could not write {path}: {error}") from None
-        raise
-    _sync(path.parent)
-
-
-@contextmanager
-def written_aside(folder: str | Path) -> Iterator[Path]:
-    """A folder to write into, whose files move into ``folder`` at the end, each whole, the weights last.
-
-    Whoever finds weights in ``folder`` finds everything else that belongs to them.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-    try:
-        aside.mkdir()
-        yield aside
-        for path in sorted(aside.iterdir(), key=lambda path: (path.name == WEIGHTS, path.name)):
-            _sync(path)
-            os.replace(path, folder / path.name)
-    except SafetensorError as error:
-        raise OSError(f"could not write {folder}: {error}") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    _sync(folder)
-
-
-def flatten_optimizer(
-    optimizer: torch.optim.Optimizer, prefix: str = "optimizer."
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state as named tensors and JSON data, for `Run.save`; `restore_optimizer` inverts it.
-
-    The tensors are the live ones, not copies: save them before the next step.
-    """
-    stored = optimizer.state_dict()
-    tensors: dict[str, Tensor] = {}
-
-    def rest(place: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        tensors.update({f"{prefix}{place}.{k}": v for k, v in values.items() if isinstance(v, Tensor)})
-        return plain({k: v for k, v in values.items() if not isinstance(v, Tensor)})
-
-    return tensors, {
-        "state": {str(i): rest(f"state.{i}", values) for i, values in stored["state"].items()},
-        "groups": [rest(f"groups.{i}", group) for i, group in enumerate(stored["param_groups"])],
-    }
-
-
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer,
-    tensors: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    prefix: str = "optimizer.",
-) -> None:
-    """Put back what `flatten_optimizer` gave, bit for bit; only names that begin with `prefix` are read."""
-    current = optimizer.state_dict()["param_groups"]
-    expected, got = [[len(g["params"]) for g in groups] for groups in (current, state["groups"])]
-    if expected != got:
-        raise ValueError(f"expected parameter groups of sizes {expected}, got {got}; another model's state?")
-    groups = [dict(group) for group in state["groups"]]
-    for group, template in zip(groups, current, strict=True):
-        # JSON has no tuples: AdamW's betas come back as a list.
-        group.update({k: tuple(v) for k, v in group.items() if isinstance(template.get(k), tuple)})
-    entries = {int(index): dict(values) for index, values in state["state"].items()}
-    shapes = [tuple(parameter.shape) for group in optimizer.param_groups for parameter in group["params"]]
-    for name in (name for name in tensors if name.startswith(prefix)):
-        place, index, key = name.removeprefix(prefix).split(".", 2)
-        expected, got = shapes[int(index)], tuple(tensors[name].shape)
-        if place == "state" and "exp_avg" in key and expected != got:
-            raise ValueError(f"expected {name} of shape {expected}, got {got}; is it another model's state?")
-        # A copy: the optimizer works in place and must not change the checkpoint.
-        (entries if place == "state" else groups)[int(index)][key] = tensors[name].clone()
-    optimizer.load_state_dict({"state": entries, "param_groups": groups})
-
-
-def plain(value: Any, finite: bool = False, place: str = "the top") -> Any:
-    """`value` as JSON data: dataclasses to dicts, tuples to lists, tensors to (lists of) numbers.
-
-    With `finite`, what JSON lacks becomes "NaN", "Infinity" or "-Infinity", which `float()` reads back.
-    """
-    if isinstance(value, Enum):
-        value = value.value
-    if isinstance(value, Tensor | np.ndarray | np.generic):
-        value = value.tolist()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, float):
-        return json.dumps(value) if finite and not math.isfinite(value) else value
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, Path | torch.dtype | torch.device):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return [plain(item, finite, f"{place}[{i}]") for i, item in enumerate(value)]
-    if not isinstance(value, Mapping):
-        raise ValueError(f"expected JSON data at {place}, got {type(value).__name__}; convert it first")
-    for key in value:
-        if not isinstance(key, str):
-            raise ValueError(f"expected text as keys at {place}, got {key!r}; use str({key!r})")
-    return {key: plain(item, finite, f"{place}, {key}") for key, item in value.items()}
-
-
-def _pretty(value: Any) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except RecursionError:
-        raise ValueError("brackets nested beyond reason") from None
+        atomic_write(path, pretty({**now, "earlier": earlier} if earlier else now))
 
 
 def _stored_config(path: Path) -> Any:
     try:
-        return _read_json(path)
+        return read_json(path)
     except ValueError as error:
         raise ValueError(
             f"cannot resume: {path} is damaged ({error}); restore it from a copy, or name another folder"
@@ -374,15 +229,6 @@ def _stored_config(path: Path) -> Any:
 def _number(value: Any) -> int | float:
     """A step, or infinity for what is none: nobody logged it, and whatever follows it goes."""
     return value if isinstance(value, int | float) and value == value else math.inf
-
-
-def _sync(path: Path) -> None:
-    """Onto the disk: a file's content, or a folder's names."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _checksum(content: Any) -> str:
@@ -399,20 +245,12 @@ def _step(path: Path) -> int:
 
 def _read_checkpoint(path: Path) -> Checkpoint:
     """ValueError or FileNotFoundError if any byte of it is not as it was written."""
-    content = _read_json(path / "state.json")
+    content = read_json(path / "state.json")
     if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
         raise ValueError("the checksum of state.json does not match")
     if _checksum(path / "state.safetensors") != content["tensors"]:
         raise ValueError("the checksum of state.safetensors does not match")
     return Checkpoint(content["step"], load_file(path / "state.safetensors"), content["state"])
-
-
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """On the CPU and contiguous; of tied weights, which safetensors refuses, the second name gets a copy."""
-    separate = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    first = {tensor.untyped_storage().data_ptr(): name for name, tensor in reversed(separate.items())}
-    owners = set(first.values())
-    return {name: tensor if name in owners else tensor.clone() for name, tensor in separate.items()}
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -426,7 +264,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 def _refuse_changes(stored: Any, new: Any, may_differ: Collection[str], folder: Path, added: Mapping[str, Any]) -> None:
-    before, now = {**added, **_leaves(stored)}, _leaves(new)
+    before, now = {**added, **leaves(stored)}, leaves(new)
     changed = [
         f"{key} (stored {before.get(key, 'nothing')!r}, now {now.get(key, 'nothing')!r})"
         for key in sorted(before.keys() | now.keys())
@@ -438,35 +276,3 @@ def _refuse_changes(stored: Any, new: Any, may_differ: Collection[str], folder: 
             f"cannot resume {folder} with another configuration: {'; '.join(changed)}; "
             "restore these values, or name another folder"
         )
-
-
-def _leaves(value: Any, place: str = "") -> dict[str, Any]:
-    """Nested dicts as one level: {"policy.width": 64}."""
-    if not isinstance(value, dict):
-        return {place: value}
-    nested = [_leaves(item, f"{place}.{key}".lstrip(".")) for key, item in value.items()]
-    return {key: leaf for leaves in nested for key, leaf in leaves.items()}
-
-
-def _versions() -> dict[str, Any]:
-    """What this process runs on; the commit only when this source lies in its own repository."""
-
-    def installed(package: str) -> str | None:
-        return next((found.version for found in importlib.metadata.distributions(name=package)), None)
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    versions = {
-        "python": platform.python_version(),
-        **{package: installed(package) for package in ("unmask", "torch", "numba")},
-        "platform": platform.platform(),
-        "threads": torch.get_num_threads(),
-    }
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)  # fails in a repository around site-packages
-        edited = bool(git("status", "--porcelain", "--", "."))
-        return {**versions, "commit": git("rev-parse", "HEAD"), "edited": edited}
-    except (OSError, subprocess.SubprocessError):
-        return versions

@@ -23,14 +23,16 @@ from torch import Tensor, nn
 
 from unmask.decode import unmask_canvas
 from unmask.objectives import Counts, countable, policy_loss
+from unmask.optimizer_state import flatten_optimizer, restore_optimizer
 from unmask.policies.policy import OrderPolicy
 from unmask.policies.posterior import Posterior
 from unmask.protocols import Canvas, Denoiser, Scheduler, counter_uniform
 from unmask.recipe import PolicyTraining
 from unmask.rollout import Rollout, collect
-from unmask.runs import Run, flatten_optimizer, restore_optimizer, written_aside
+from unmask.runs import Run
 from unmask.scalars import scalars
 from unmask.together import Together, started
+from unmask.writing import written_aside
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from unmask.denoisers.checkpoint import enough, fit
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.presets import fill
-from unmask.runs import written_aside
+from unmask.writing import written_aside
 
 FAMILY = "unmask"
 

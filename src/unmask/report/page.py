@@ -15,7 +15,7 @@ from markupsafe import Markup
 from unmask.evaluate import Report
 from unmask.report.gather import Inputs, gather
 from unmask.report.tables import table
-from unmask.runs import atomic_write
+from unmask.writing import atomic_write
 
 HERE = Path(__file__).parent
 

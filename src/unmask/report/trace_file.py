@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64, UInt16
 from numpy.typing import NDArray
 
-from unmask.runs import atomic_write
 from unmask.tasks.sudoku.grid import Grid
+from unmask.writing import atomic_write
 
 FORMAT, VERSION = "unmask-trace", 1
 LOGIT = 16.0  # probabilities are kept between 1.1e-7 and 1 − 1.1e-7; beyond, they are 0 and 1

@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from unmask.evaluate import Report
+from unmask.plain import plain
 from unmask.report.studied import FORMAT
-from unmask.runs import Run, atomic_write, plain
+from unmask.runs import Run
+from unmask.writing import atomic_write
 
 
 @dataclass(frozen=True)
