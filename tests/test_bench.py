@@ -17,22 +17,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unmask import cli
 from unmask.bench import caches, decoding, learning, loops, policy_cost, suite
+from unmask.bench.backbones import backbone, llada_like, policy_for
 from unmask.bench.measuring import Finding, TensorBytes, exponent, ratios, rounds
-from unmask.bench.shapes import (
-    LLADA_8B,
-    POLICY,
-    backbone,
-    head_flops,
-    linear_flops,
-    llada_like,
-    parameters,
-    policy_flops,
-    policy_for,
-    trunk_flops,
-)
 from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.flops import head_flops, linear_flops, parameters, policy_flops, trunk_flops
 from unmask.policies.policy import PolicyConfig
 from unmask.registry import load_denoiser
+from unmask.shapes import LLADA_8B, TEXT_POLICY
 
 SHAPES = {
     "like LLaDA": llada_like(128, 2, 50),
@@ -72,7 +63,7 @@ def test_flops_and_weights_are_those_that_are_counted(name: str) -> None:
 
 @pytest.mark.parametrize(("width", "layers"), [(128, 1), (32, 2)])
 def test_flops_of_the_policy(width: int, layers: int) -> None:
-    config = replace(POLICY, width=width, n_layers=layers)
+    config = replace(TEXT_POLICY, width=width, n_layers=layers)
     policy = policy_for(backbone(llada_like(128, 1, 50)), config)
     seen = {
         "features": torch.randn(1, 24, 4),
@@ -84,9 +75,9 @@ def test_flops_of_the_policy(width: int, layers: int) -> None:
     policy.requires_grad_(True).train()
     with counting() as counted:
         policy.score(seen)
-    assert counted.get_total_flops() == policy_flops(config, 24)
-    with pytest.raises(ValueError, match="kind 'transformer'"):
-        policy_flops(PolicyConfig(), 24)
+    assert counted.get_total_flops() == policy_flops(config, LLADA_8B, 24)
+    with pytest.raises(ValueError, match="denoiser of grids"):
+        policy_flops(PolicyConfig(kind="grid"), LLADA_8B, 24)
 
 
 def test_llada_and_its_proportions() -> None:

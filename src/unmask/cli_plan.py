@@ -14,9 +14,10 @@ from unmask import plan as planning
 from unmask.command_line import console, require_writable
 from unmask.learn import Learn
 from unmask.plain import plain
-from unmask.plan import DEVICES, TEXT_POLICY, Plan, Work
+from unmask.plan import DEVICES, Plan, Work
 from unmask.presets import load_preset
 from unmask.registry import did_you_mean, load_denoiser
+from unmask.shapes import TEXT_POLICY, shape_of
 from unmask.writing import atomic_write
 
 
@@ -67,7 +68,7 @@ def plan_command(
     if json is not None:
         require_writable(json)
     if preset is None:
-        shape, policy, name = planning.shape_of(model), TEXT_POLICY, model
+        shape, policy, name = shape_of(model), TEXT_POLICY, model
         hidden = length if answer is None else answer
         work = Work(length, (hidden,), steps or 200, prompts, group, budget=budget, forwards=2 if recompute else 1)
         rate = planning.peak_rate(DEVICES[device], utilisation)
@@ -75,7 +76,7 @@ def plan_command(
         config = load_preset(preset, Learn, "train")
         if steps is not None:
             config = replace(config, training=replace(config.training, steps=steps))
-        shape, policy, name = planning.shape_of(config.denoiser), config.policy, preset
+        shape, policy, name = shape_of(config.denoiser), config.policy, preset
         work = replace(planning.work_of(config, shape), forwards=2 if recompute else 1)
         rate = planning.peak_rate(DEVICES[device], utilisation)
         if measure:

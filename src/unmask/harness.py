@@ -22,17 +22,17 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
+from unmask.denoisers.placement import placed
 from unmask.generate import Generation, generate
 from unmask.likelihood import Scored, monte_carlo_likelihood, path_likelihood
 from unmask.live import Regime
+from unmask.lm_options import Opened, batch_of, cut, decoding_of, fitting, generation_of, parts
 from unmask.lm_settings import Decoding
-from unmask.registry import did_you_mean, load_denoiser, load_pace, load_scheduler
+from unmask.registry import load_denoiser, load_pace, load_scheduler
 from unmask.sample_log import SampleLog, key_of
-from unmask.text import Tokenizer, load_tokenizer
+from unmask.text import load_tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-KNOWN = ("until", "max_gen_toks", "max_new_tokens", "do_sample", "temperature", "top_p")
-"""Generation options of lm-eval that mean something here."""
 OnSample = Callable[[int, int], None]
 OnGeneration = Callable[[Instance, Decoding, Generation], None]
 
@@ -65,27 +65,6 @@ class _Job:
         return int(self.key[:15], 16)
 
 
-class _Opened:
-    """A tokenizer that adds no second opening token to a text that a chat template has opened."""
-
-    def __init__(self, inner: Tokenizer) -> None:
-        self.inner = inner
-        self.opening = getattr(inner, "bos_token", None)
-
-    def encode(self, text: str, /, *, add_special_tokens: bool = True) -> list[int]:
-        opened = self.opening is not None and text.startswith(self.opening)
-        return self.inner.encode(text, add_special_tokens=add_special_tokens and not opened)
-
-    def decode(self, ids: list[int], /, **options: Any) -> Any:
-        return self.inner.decode(ids, **options)
-
-    def apply_chat_template(self, conversation: Any, /, **options: Any) -> Any:
-        return self.inner.apply_chat_template(conversation, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
 class UnmaskLM(LM):
     """A denoiser in lm-eval. ``denoiser`` and ``tokenizer`` are names, folders or objects; other arguments fill
     :class:`Decoding`.
@@ -111,16 +90,15 @@ class UnmaskLM(LM):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.decoding = _decoding(decoding, options)
-        self.batch = _batch(batch_size)
+        self.decoding = decoding_of(decoding, options)
+        self.batch = batch_of(batch_size)
         if dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         named_by = isinstance(denoiser, str | Path)
         self.name = str(denoiser) if named_by else type(denoiser).__name__
-        placed: dict[str, Any] = {"device_map": "auto"} if device == "auto" else {"device": device}
-        self.denoiser = load_denoiser(denoiser, DTYPES[dtype], **placed) if named_by else denoiser
+        self.denoiser = load_denoiser(denoiser, DTYPES[dtype], **placed(device)) if named_by else denoiser
         named = tokenizer if tokenizer is not None else denoiser
-        self.tokenizer = _Opened(load_tokenizer(named) if isinstance(named, str | Path) else named)
+        self.tokenizer = Opened(load_tokenizer(named) if isinstance(named, str | Path) else named)
         self._tokenizer_name = str(named) if isinstance(named, str | Path) else type(named).__name__
         self.scheduler = load_scheduler(self.decoding.scheduler, self.denoiser, self.name)
         self.pace = load_pace(self.decoding.pace)
@@ -156,7 +134,7 @@ class UnmaskLM(LM):
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """A continuation for each (context, options), cut at the first of its ``until`` strings."""
-        wanted = [_generation(request.arguments[1], self.decoding) for request in requests]
+        wanted = [generation_of(request.arguments[1], self.decoding) for request in requests]
         for request, (decoding, _) in zip(requests, wanted, strict=True):
             self._must_fit(len(self.tokenizer.encode(request.args[0])), decoding.length)
         answers, jobs = self._remembered("generate_until", requests, [(asdict(d), until) for d, until in wanted])
@@ -170,7 +148,7 @@ class UnmaskLM(LM):
                 size = self.batch if self.on_generation is None else 1
                 part, group = group[:size], group[size:]
                 for job, record in zip(part, self._generate(decoding, part), strict=True):
-                    record["response"] = _cut(record["text"], wanted[job.place][1])
+                    record["response"] = cut(record["text"], wanted[job.place][1])
                     answers[job.place] = self._finished(job, "generate_until", record)
                 self._tell(answers)
         return [answer["response"] for answer in answers if answer is not None]
@@ -228,17 +206,17 @@ class UnmaskLM(LM):
         """The sum over its windows of each request."""
         answers, jobs = self._remembered(kind, requests, [asdict(self.decoding)] * len(requests))
         jobs.sort(key=lambda job: -sum(len(ids) for pair in windows[job.place] for ids in pair))
-        for part in _parts(jobs, self.batch):
+        for part in parts(jobs, self.batch):
             began = time.perf_counter()
             flat = [
-                (n, window, _fitting(prompt, answer, self.max_length), answer)
+                (n, window, fitting(prompt, answer, self.max_length), answer)
                 for n, job in enumerate(part)
                 for window, (prompt, answer) in enumerate(windows[job.place])
                 if answer
             ]
             totals, greedy, calls = [0.0] * len(part), [True for _ in part], 0
             looked = self.decoding.likelihood == "path" or self.decoding.greedy
-            for some in _parts(flat, self.batch):
+            for some in parts(flat, self.batch):
                 seeds = [int(key_of(part[n].key, window)[:15], 16) for n, window, _, _ in some]
                 scored = self._score([prompt for _, _, prompt, _ in some], [answer for *_, answer in some], seeds)
                 calls += scored.denoiser_calls
@@ -345,75 +323,6 @@ class UnmaskLM(LM):
 
 
 register_model("unmask")(UnmaskLM)  # a decorator would hide the class from type checkers
-
-
-def _decoding(decoding: Decoding | None, options: dict[str, Any]) -> Decoding:
-    """``decoding`` with lm-eval's ``model_args`` over it, which come as text, numbers or booleans."""
-    known = {field.name: field for field in fields(Decoding)}
-    for name in options:
-        if name not in known:
-            raise ValueError(
-                f"no model argument {name!r}: expected one of {', '.join(known)}{did_you_mean(name, known)}"
-            )
-    given = {}
-    for name, value in options.items():
-        kind = str(known[name].type)
-        if value is not None and "float" in kind and isinstance(value, int):
-            value = float(value)
-        right = (
-            (value is None and "None" in kind)
-            or ("int" in kind and type(value) is int)
-            or ("float" in kind and isinstance(value, float))
-            or (kind == "bool" and isinstance(value, bool))
-            or (kind in ("str", "Likelihood") and isinstance(value, str))
-        )
-        if not right:
-            raise ValueError(f"{name}: expected {kind}, got {value!r}")
-        given[name] = value
-    return replace(decoding or Decoding(), **given)
-
-
-def _batch(size: int | str | None) -> int:
-    try:
-        number = 8 if size is None else int(size)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"batch_size must be a number of at least 1, got {size!r}; there is no automatic batch size")
-    return number
-
-
-def _generation(options: dict[str, Any], decoding: Decoding) -> tuple[Decoding, list[str]]:
-    """The decoding of one request, and the strings that end it."""
-    for name in options:
-        if name not in KNOWN:
-            raise ValueError(
-                f"no generation option {name!r}: expected one of {', '.join(KNOWN)}{did_you_mean(name, KNOWN)}"
-            )
-    until = options.get("until") or []
-    until = [until] if isinstance(until, str) else [stop for stop in until if stop]
-    length = int(options.get("max_gen_toks") or options.get("max_new_tokens") or decoding.length)
-    changed: dict[str, Any] = {"length": length, "steps": decoding.steps_for(length)}
-    temperature = float(options.get("temperature") or 0.0)
-    if options.get("do_sample") and temperature > 0:
-        changed |= {"token_temperature": temperature, "top_p": float(options.get("top_p") or decoding.top_p)}
-    return replace(decoding, **changed), until
-
-
-def _cut(text: str, until: Sequence[str]) -> str:
-    """The text before whichever stop string comes first."""
-    return text[: min((text.find(stop) for stop in until if stop in text), default=len(text))]
-
-
-def _fitting(prompt: list[int], answer: list[int], longest: int) -> list[int]:
-    """The end of a prompt that leaves room for the answer."""
-    if len(answer) > longest:
-        raise ValueError(f"a continuation of {len(answer)} tokens exceeds the longest canvas, {longest}")
-    return prompt[max(0, len(prompt) + len(answer) - longest) :]
-
-
-def _parts(items: Sequence[Any], size: int) -> list[Any]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 if __name__ == "__main__":

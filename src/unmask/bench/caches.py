@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 import torch
 
+from unmask.bench.backbones import backbone, llada_like
 from unmask.bench.measuring import Finding, ratios, rounds
-from unmask.bench.shapes import backbone, llada_like
 from unmask.caching import cached
 from unmask.decode import unmask, unmask_canvas
 from unmask.denoisers.transformer import Transformer

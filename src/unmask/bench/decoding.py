@@ -15,8 +15,8 @@ from torch import Tensor
 
 from unmask import pace
 from unmask.bench import loops
+from unmask.bench.backbones import backbone, llada_like
 from unmask.bench.measuring import Finding, ratios, rounds
-from unmask.bench.shapes import backbone, llada_like
 from unmask.caching import cached
 from unmask.decode import unmask
 from unmask.denoisers.transformer import Transformer

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from unmask.bench.backbones import backbone, llada_like
 from unmask.bench.measuring import Finding, TensorBytes, exponent, rounds
-from unmask.bench.shapes import backbone, llada_like
 from unmask.decode import unmask, unmask_canvas
 from unmask.denoisers.transformer import Transformer
 from unmask.live import Regime

@@ -22,23 +22,15 @@ from dataclasses import dataclass
 
 import torch
 
+from unmask.bench.backbones import backbone, llada_like, policy_for
 from unmask.bench.measuring import Finding, rounds
-from unmask.bench.shapes import (
-    LLADA_8B,
-    POLICY,
-    backbone,
-    head_flops,
-    llada_like,
-    parameters,
-    policy_flops,
-    policy_for,
-    trunk_flops,
-)
 from unmask.decode import look
 from unmask.denoisers.transformer import TransformerConfig
+from unmask.flops import head_flops, parameters, policy_flops, trunk_flops
 from unmask.live import LiveRows, Regime
 from unmask.policies.policy import OrderPolicy
 from unmask.pricing import price
+from unmask.shapes import LLADA_8B, TEXT_POLICY
 
 PAPER = 1.67
 """Per cent."""
@@ -101,12 +93,12 @@ def computed(shape: TransformerConfig, config: PolicyCost, name: str) -> Iterato
     """FLOPs and weights alone, of the same step."""
     canvas, half = config.prompt + config.length, config.length // 2
     rest = trunk_flops(shape, canvas) + head_flops(shape, half)
-    own = policy_flops(POLICY, canvas)
+    own = policy_flops(TEXT_POLICY, shape, canvas)
     yield Finding(f"FLOPs alone, any order: {name}", 100 * own / rest, "%")
     in_block = trunk_flops(shape, canvas) + head_flops(shape, config.block // 2)
     more = own + head_flops(shape, half - config.block // 2)
     yield Finding(f"FLOPs alone, blocks of {config.block}: {name}", 100 * more / in_block, "%")
     weights = sum(
-        p.numel() for p in OrderPolicy(POLICY).parameters()
+        p.numel() for p in OrderPolicy(TEXT_POLICY).parameters()
     )  # without embeddings, the same for every backbone
     yield Finding(f"weights of the policy over the backbone's: {name}", 100 * weights / parameters(shape), "%")

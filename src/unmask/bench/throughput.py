@@ -8,8 +8,9 @@ from functools import partial
 
 import torch
 
+from unmask.bench.backbones import backbone, llada_like
 from unmask.bench.measuring import Finding, rounds
-from unmask.bench.shapes import backbone, llada_like, trunk_flops
+from unmask.flops import trunk_flops
 from unmask.registry import load_denoiser
 
 
