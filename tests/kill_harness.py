@@ -1,10 +1,12 @@
-"""Trainings killed with SIGKILL at random moments and resumed: the end must equal, bit for bit, that of a run nobody killed.
+"""Runs killed with SIGKILL at random moments and resumed: the end must equal, bit for bit, that of a run nobody killed.
 
     python tests/kill_harness.py --kills 100 --seed 0
 
 Every job is killed ``--kills`` times, in as many runs as that takes: a run is killed up to ``PER_RUN`` times and then left alone to
 end. Moments are drawn from the whole duration of a run; since every step is followed by a checkpoint, many of them fall inside the
 writing of one. Children are forks of this process, so a life costs milliseconds and not an import of torch.
+
+The benchmark is the whole command ``unmask lm-eval … --resume``, of which no finished sample may be in the log twice.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import random
@@ -46,6 +49,8 @@ PER_RUN = 8
 PATIENCE = 120.0
 """Seconds after which a child that was left alone counts as hung."""
 TIMED = {"seconds", "samples_per_second"}
+PROBLEMS = 16
+"""Of the benchmark."""
 
 DATA = SudokuData(size=4, puzzles=24, clues="9-11")
 SHAPE = TransformerConfig(
@@ -108,6 +113,35 @@ def _study(folder: Path) -> Iterable[Any]:
     yield conclude(study, folder, [piece.name for piece in study.pieces(folder)], "small", "none")
 
 
+def write_benchmark(place: Path) -> None:
+    """A tiny LLaDA with random weights and a file of problems in GSM8K's form, for ``unmask lm-eval``."""
+    from family_fixtures import write
+    from test_text import words
+
+    model = write(place / "tiny", "llada", max_sequence_length=4096)
+    words(size=31, eos=27, chat=True).save_pretrained(model)
+    (place / "data" / "gsm8k").mkdir(parents=True)
+    for split in ("train", "test"):
+        rows = [{"question": f"w{n % 20} w{n}", "answer": f"w{n}\n#### {2 + 20 * (n % 2)}"} for n in range(PROBLEMS)]
+        (place / "data" / "gsm8k" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def benchmark_words(place: Path, folder: Path) -> list[str]:
+    """The options of ``unmask lm-eval`` on what :func:`write_benchmark` wrote, into ``folder``."""
+    given = {"preset": "gsm8k-128-32", "denoiser": place / "tiny", "data": place / "data", "dtype": "float32"}
+    given |= {"length": 8, "block": 4, "shots": 2, "batch": 2, "out": folder}
+    return [str(word) for name, value in given.items() for word in (f"--{name}", value)]
+
+
+def _lm_eval(folder: Path) -> Iterable[Any]:
+    """The whole command, from its words to its last line."""
+    from unmask import cli
+
+    sys.argv = ["unmask", "lm-eval", *benchmark_words(folder.parent, folder), "--resume"]
+    cli.main()
+    return ()
+
+
 JOBS: dict[str, Callable[[Path], Iterable[Any]]] = {
     "pretrain": lambda folder: pretrain(PRETRAIN, folder, resume=True),
     "policy": lambda folder: learn(LEARN, folder, resume=True),
@@ -115,11 +149,15 @@ JOBS: dict[str, Callable[[Path], Iterable[Any]]] = {
     "rounds": _rounds,
     "study": _study,
 }
+if importlib.util.find_spec("lm_eval"):
+    JOBS["lm-eval"] = _lm_eval
+PREPARED: dict[str, Callable[[Path], None]] = {"lm-eval": write_benchmark}
+"""What a job needs beside its folder."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``in_save``: kills that left a checkpoint half written. ``kills`` counts only children that were still at work."""
+    """``in_save``: kills that left a checkpoint half written, or a benchmark half done. ``kills`` counts only children at work."""
 
     job: str
     kills: int
@@ -129,7 +167,8 @@ class Outcome:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """All that must not depend on when a run was killed: weights, the latest checkpoint, orders as bytes, metrics without times.
+    """All that must not depend on when a run was killed: weights, the latest checkpoint, orders as bytes, metrics without times;
+    every line of a benchmark's samples, though not which was finished first.
 
     Older checkpoints may be one more: a save that was killed between its last two acts leaves one for the next save to delete.
     """
@@ -145,13 +184,23 @@ def result(folder: Path) -> dict[str, Any]:
             found[name] = {key: value for key, value in json.loads(path.read_text()).items() if key not in TIMED}
         elif path.name == "metrics.jsonl":
             found[name] = [{k: v for k, v in record.items() if k not in TIMED} for record in Run(path.parent).metrics()]
+        elif path.name == "samples.jsonl":
+            samples = [json.loads(line) for line in path.read_text().splitlines()]
+            found[name] = sorted(json.dumps({k: v for k, v in one.items() if k not in TIMED}) for one in samples)
+        elif path.name == "scores.jsonl":
+            found[name] = path.read_bytes()
+        elif path.name == "results.json":
+            found[name] = json.loads(path.read_text())
+            del found[name]["model"]["cost"]["seconds"]
         elif path.name.startswith(".") and path.name != ".lock":
             found[name] = "left behind"
     return found
 
 
 def half_saved(folder: Path) -> bool:
-    """Is there a checkpoint that was being written, or one that is complete but not yet the latest?"""
+    """Is there a checkpoint that was being written, or one that is complete but not yet the latest, or samples without a score?"""
+    if (folder / "samples.jsonl").exists() and not (folder / "results.json").exists():
+        return True
     for checkpoints in folder.rglob("checkpoints"):
         if any(checkpoints.glob(".*")):
             return True
@@ -206,6 +255,8 @@ def live(job: str, folder: Path, delay: float | None) -> tuple[bool, float]:
 def harass(job: str, place: Path, kills: int, seed: int, per_run: int = PER_RUN) -> Outcome:
     """Kill ``job`` so many times; AssertionError if a resumed run fails, hangs, or ends elsewhere than one that was not killed."""
     began, chance = time.monotonic(), random.Random(f"{job} {seed}")
+    if job in PREPARED:
+        PREPARED[job](place)
     _, duration = live(job, place / f"{job}-whole", None)
     expected = result(place / f"{job}-whole")
     assert "left behind" not in expected.values()
@@ -232,10 +283,12 @@ def harass(job: str, place: Path, kills: int, seed: int, per_run: int = PER_RUN)
     return Outcome(job, done, runs, in_save, time.monotonic() - began)
 
 
-def warm_up() -> None:
+def warm_up(jobs: Iterable[str] = ()) -> None:
     """Everything that is slow only once, before the first fork."""
     torch.set_num_threads(1)
-    for module in ("accelerate", "torch.utils.tensorboard"):
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads do not survive a fork
+    benchmark = ("unmask.cli", "unmask.lm_run", "lm_eval.evaluator", "transformers") if "lm-eval" in jobs else ()
+    for module in ("accelerate", "torch.utils.tensorboard", *benchmark):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])  # the first optimizer imports torch's compiler
@@ -248,10 +301,11 @@ def main() -> None:
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--only", choices=sorted(JOBS), help="one job")
     asked = words.parse_args()
-    warm_up()
+    jobs = [asked.only] if asked.only else list(JOBS)
+    warm_up(jobs)
     total = 0
     with tempfile.TemporaryDirectory() as place:
-        for job in [asked.only] if asked.only else JOBS:
+        for job in jobs:
             outcome = harass(job, Path(place), asked.kills, asked.seed)
             total += outcome.kills
             killed = f"{outcome.kills} kills, {outcome.in_save} of them inside a save, in {outcome.runs} runs"

@@ -485,6 +485,17 @@ def test_killed_at_random_moments(job: str, tmp_path: Path) -> None:
     assert outcome.kills == 3
 
 
+def test_a_benchmark_killed_at_random_moments(tmp_path: Path) -> None:
+    """The whole command `unmask lm-eval`, killed and resumed: samples and scores of one that was not, each sample once."""
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install unmask[lm]")
+    kill_harness.warm_up(["lm-eval"])
+    outcome = kill_harness.harass("lm-eval", tmp_path, kills=2, seed=1)
+    assert outcome.kills == 2
+    whole = kill_harness.result(tmp_path / "lm-eval-whole")
+    keys = [json.loads(line)["key"] for line in whole["samples.jsonl"]]
+    assert len(keys) == len(set(keys)) == whole["results.json"]["documents"] == kill_harness.PROBLEMS
+
+
 @pytest.mark.slow
 def test_killed_hundreds_of_times(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -334,6 +334,7 @@ def test_real_problems_from_end_to_end(folder: Path, tmp_path: Path, task: str) 
 
     config = LmEval(task=task, denoiser=str(folder), data=str(DATA), limit=2, decoding=Decoding(length=4, steps=2))
     results = run_lm_eval(config, tmp_path / "run")
+    assert results is not None
     assert MAIN_METRIC[task] in results["scores"]
     assert results["documents"] == 2
     assert all(0 <= score <= 1 for score in results["scores"].values())

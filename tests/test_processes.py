@@ -22,8 +22,8 @@ CONFIG = TINY.replace("prompts = 2", 'prompts = 5\ngroup = 2\nadvantage = "rewar
 )
 
 
-def launch(processes: int, folder: Path, *words: str) -> None:
-    """`accelerate launch`, as the documentation says."""
+def launch(processes: int, folder: Path, *words: str) -> str:
+    """`accelerate launch`, as the documentation says; what was printed."""
     options = ["--cpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     command = [sys.executable, "-m", "accelerate.commands.launch", *options, "--num_processes", str(processes)]
     port = 20_000 + os.getpid() % 20_000  # several tests may launch at once
@@ -38,6 +38,7 @@ def launch(processes: int, folder: Path, *words: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 @pytest.fixture(scope="module")

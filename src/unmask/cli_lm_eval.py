@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from unmask.command_line import console, progress_bar, require_new_folder
+from unmask.command_line import FIRST, console, progress_bar, require_new_folder
 from unmask.lm_settings import Decoding, LmEval
 from unmask.presets import load_preset
 
@@ -47,6 +47,7 @@ def lm_eval_command(
 
     $ unmask lm-eval --preset gsm8k-256-64 --scheduler runs/order --device cuda --batch 16 --out runs/gsm8k
     $ unmask lm-eval --preset mbpp-128-32 --denoiser models/llada --data ../data --limit 20 --out runs/mbpp --resume
+    $ accelerate launch --num_processes 8 -m unmask lm-eval --preset gsm8k-256-64 --device cuda --out runs/gsm8k-shared
 
     Args:
         out: The run's folder: config.json, samples.jsonl, scores.jsonl, results.json, traces.
@@ -74,13 +75,13 @@ def lm_eval_command(
         seed: For whatever is drawn.
         batch: How many prompts at once. Changes speed and memory only.
         dtype: float32, bfloat16 or float16.
-        device: Such as cuda; auto spreads the denoiser over all devices.
+        device: Such as cuda; auto spreads the denoiser over all devices. Of several processes each takes a cuda device of its own.
         unconfined: Run generated code without the sandbox, where this machine cannot provide it. Code you trust only.
     """
     said = {name: value for name, value in locals().items() if name not in ("out", "preset", "resume")}
     given = {name: value for name, value in said.items() if value is not None and value is not False}
     config = _changed(load_preset(preset, LmEval, "lm_eval"), given)
-    if not resume:
+    if not resume and FIRST:
         require_new_folder(out)  # before a denoiser is loaded
     try:
         from unmask.lm_run import run_lm_eval
@@ -91,6 +92,8 @@ def lm_eval_command(
         results = run_lm_eval(
             config, out, resume, lambda done, total: progress.update(bar, completed=done, total=total)
         )
+    if results is None:
+        return  # the first process has them
     console.print(_table(results, config))
     cost = results["model"]["cost"]
     per_forward = cost["tokens_per_forward"]

@@ -191,7 +191,7 @@ def train_masked(
             with torch.no_grad():
                 for name, tensor in average.items():
                     tensor.lerp_(trained[name], 1 - min(config.ema, (step + 1) / (step + 10)))
-            losses.append(loss.detach())
+            losses.append(loss.detach().float())
             hits.append(hit)
             done = step + 1
             record = None
@@ -249,4 +249,5 @@ def _restore(
         average[name].copy_(tensor)
     restore_optimizer(optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
     run.rewind(checkpoint.step)
-    return checkpoint.step, [[torch.tensor(x) for x in values] for values in checkpoint.state.get("awaiting", [[], []])]
+    awaiting = checkpoint.state.get("awaiting", [[], []])
+    return checkpoint.step, [[torch.tensor(x, device=denoiser.device) for x in values] for values in awaiting]

@@ -7,6 +7,9 @@
 
 A request's response is a function of the request and the settings: its seed is a hash of both, so neither the batch nor the other
 requests change it. Finished requests go to a :class:`~unmask.sample_log.SampleLog`; those that are there are not repeated.
+
+Several processes share requests here, not in lm-eval, to which each of them looks like the only one. lm-eval would share documents,
+draw other worked examples for them than one process does, and repeat requests until all processes have as many.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from unmask.lm_settings import Decoding
 from unmask.registry import load_denoiser, load_pace, load_scheduler
 from unmask.sample_log import SampleLog, key_of
 from unmask.text import load_tokenizer
+from unmask.together import Together
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OnSample = Callable[[int, int], None]
@@ -52,6 +56,10 @@ class Cost:
         return self.reveals / self.denoiser_calls if self.denoiser_calls else None
 
 
+class Answered(Exception):
+    """The requests are answered, and it is another process that scores the answers."""
+
+
 @dataclass(frozen=True)
 class _Job:
     """A request that is not finished: where its answer goes, and its key, which seeds whatever is drawn for it."""
@@ -70,7 +78,8 @@ class UnmaskLM(LM):
     :class:`Decoding`.
 
     ``log`` is the file of finished samples. ``on_sample`` is told (finished, of how many) after every batch. While there is an
-    ``on_generation``, requests are decoded one by one with all their states, and it is told of each.
+    ``on_generation``, requests are decoded one by one with all their states, and it is told of each. ``together`` are the
+    processes that share the requests; all get all answers, or, with ``first_scores``, all but the first :class:`Answered`.
     """
 
     def __init__(
@@ -87,6 +96,8 @@ class UnmaskLM(LM):
         log: str | Path | None = None,
         on_sample: OnSample | None = None,
         on_generation: OnGeneration | None = None,
+        together: Together | None = None,
+        first_scores: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -108,6 +119,8 @@ class UnmaskLM(LM):
         self.log = SampleLog(log)
         self.on_sample = on_sample
         self.on_generation = on_generation
+        self.together = together
+        self.first_scores = first_scores
         self.cost = Cost()
 
     @property
@@ -138,19 +151,21 @@ class UnmaskLM(LM):
         for request, (decoding, _) in zip(requests, wanted, strict=True):
             self._must_fit(len(self.tokenizer.encode(request.args[0])), decoding.length)
         answers, jobs = self._remembered("generate_until", requests, [(asdict(d), until) for d, until in wanted])
+        # Neighbours of one length are padded least; which they are changes no row.
+        jobs.sort(key=lambda job: -len(job.request.args[0]))
+        mine = self._mine(jobs)
         groups: dict[Decoding, list[_Job]] = {}
-        for job in jobs:
+        for job in mine:
             groups.setdefault(wanted[job.place][0], []).append(job)
         for decoding, group in groups.items():
-            # Neighbours of one length are padded least; which they are changes no row.
-            group.sort(key=lambda job: -len(job.request.args[0]))
             while group:
                 size = self.batch if self.on_generation is None else 1
                 part, group = group[:size], group[size:]
                 for job, record in zip(part, self._generate(decoding, part), strict=True):
                     record["response"] = cut(record["text"], wanted[job.place][1])
                     answers[job.place] = self._finished(job, "generate_until", record)
-                self._tell(answers)
+                self._tell(answers, len(jobs) - len(mine))
+        self._exchange(answers, jobs)
         return [answer["response"] for answer in answers if answer is not None]
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
@@ -206,7 +221,8 @@ class UnmaskLM(LM):
         """The sum over its windows of each request."""
         answers, jobs = self._remembered(kind, requests, [asdict(self.decoding)] * len(requests))
         jobs.sort(key=lambda job: -sum(len(ids) for pair in windows[job.place] for ids in pair))
-        for part in parts(jobs, self.batch):
+        mine = self._mine(jobs)
+        for part in parts(mine, self.batch):
             began = time.perf_counter()
             flat = [
                 (n, window, fitting(prompt, answer, self.max_length), answer)
@@ -230,7 +246,8 @@ class UnmaskLM(LM):
                 record = {"response": [totals[n], greedy[n] and looked], "reveals": lengths[n], "steps": lengths[n]}
                 record |= {"denoiser_calls": round(share, 3), "seconds": round(seconds, 4)}
                 answers[job.place] = self._finished(job, kind, record)
-            self._tell(answers)
+            self._tell(answers, len(jobs) - len(mine))
+        self._exchange(answers, jobs)
         return [tuple(answer["response"]) for answer in answers if answer is not None]
 
     def _score(self, prompts: list[list[int]], answers: list[list[int]], seeds: list[int]) -> Scored:
@@ -293,6 +310,29 @@ class UnmaskLM(LM):
         self._tell(answers)
         return answers, jobs
 
+    def _mine(self, jobs: list[_Job]) -> Sequence[_Job]:
+        """This process's part of jobs that all processes have in the same order."""
+        return jobs if self.together is None else self.together.dealt(jobs)
+
+    def _exchange(self, answers: list[dict[str, Any] | None], jobs: Sequence[_Job]) -> None:
+        """Every process's records to all; the first one writes down those of the others."""
+        if self.together is None:
+            return
+        done = [answer for job in jobs if (answer := answers[job.place]) is not None]
+        everybody = {record["key"]: record for record in self.together.records(done)}
+        for job in jobs:
+            if answers[job.place] is None:
+                answers[job.place] = record = everybody[job.key]
+                self._count(record)
+                if self.together.first:
+                    self.log.add(record)
+        self.log.remember(everybody.values())
+        self.together.wait()
+        if not self.together.first:
+            self.log.hand_over()
+            if self.first_scores:
+                raise Answered
+
     def _finished(self, job: _Job, kind: str, record: dict[str, Any]) -> dict[str, Any]:
         named = {"key": job.key, "kind": kind, "task": job.request.task_name, "doc": job.request.doc_id}
         record = {**named, "idx": job.request.idx, **record}
@@ -310,9 +350,10 @@ class UnmaskLM(LM):
             cost.seconds + record["seconds"],
         )
 
-    def _tell(self, answers: Sequence[Any]) -> None:
+    def _tell(self, answers: Sequence[Any], elsewhere: int = 0) -> None:
+        """How many are finished of those that do not wait for another process."""
         if self.on_sample is not None:
-            self.on_sample(sum(answer is not None for answer in answers), len(answers))
+            self.on_sample(sum(answer is not None for answer in answers), len(answers) - elsewhere)
 
     def _must_fit(self, prompt: int, length: int) -> None:
         if prompt + length > self.max_length:

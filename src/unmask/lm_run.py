@@ -1,7 +1,8 @@
 """A benchmark as a run directory from a preset: the settings, every finished sample, the scores.
 
 folder/config.json    the settings; a resumed run must have the same, but for how many samples and how many at once
-folder/samples.jsonl  a line per finished request: response, reveals, denoiser calls
+folder/samples.jsonl  a line per finished request: response, reveals, denoiser calls; beside it, while several processes are at
+                      work, samples-1.jsonl and so on, one for each of the others
 folder/scores.jsonl   a line per document: the response, what was read from it, its metrics
 folder/results.json   the scores with intervals, and the cost
 folder/traces/        the first samples step by step, if asked for
@@ -12,14 +13,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from lm_eval.api.instance import Instance
 
 from unmask.generate import Generation
-from unmask.harness import OnGeneration, OnSample, UnmaskLM
+from unmask.harness import Answered, OnGeneration, OnSample, UnmaskLM
 from unmask.live import Regime
 from unmask.lm_settings import Decoding, LmEval
 from unmask.lm_tasks import MAIN_METRIC, load_task
@@ -28,17 +30,26 @@ from unmask.report import trace
 from unmask.report.live import Pieces
 from unmask.report.text_traces import of_texts
 from unmask.runs import Run
-from unmask.sample_log import SampleLog
+from unmask.sample_log import collected, shared
 from unmask.statistics import wilson
+from unmask.together import Together, launched
 from unmask.writing import atomic_write
 
 MAY_DIFFER = ("limit", "traces", "batch", "device")
+PATIENCE = timedelta(days=2)
+"""How long a process waits for the others to finish their shares."""
 
 
 def run_lm_eval(
     config: LmEval, folder: str | Path, resume: bool = False, on_sample: OnSample | None = None
-) -> dict[str, Any]:
-    """Evaluate in ``folder``; returns what is in results.json. A run that was killed goes on where it stopped with ``resume``."""
+) -> dict[str, Any] | None:
+    """Evaluate in ``folder``; returns what is in results.json. A run that was killed goes on where it stopped with ``resume``.
+
+    Under ``accelerate launch`` every process calls this and answers its share of the requests. The first one owns the folder and
+    scores; the others return None.
+    """
+    together = launched(PATIENCE)
+    first = together is None or together.first
     with _quiet():
         task = load_task(
             config.task,
@@ -54,15 +65,22 @@ def run_lm_eval(
             tokenizer=config.tokenizer or None,
             batch_size=config.batch,
             dtype=config.dtype,
-            device=config.device or None,
+            device=_own_device(config.device, together),
             on_sample=on_sample,
+            together=together,
+            first_scores=True,
         )
-    run = Run.create(folder, config, resume=resume, may_differ=MAY_DIFFER)
-    with run.lock(), _quiet():
-        model.log = SampleLog(run.folder / "samples.jsonl")
-        if config.traces:
+    if first:
+        Run.create(folder, config, resume=resume, may_differ=MAY_DIFFER)
+    run = Run(Path(folder))
+    with run.lock() if first else nullcontext(), _quiet():
+        model.log = collected(run.folder) if together is None else shared(run.folder, together)
+        if config.traces and first:
             model.on_generation = _tracing(model, config.traces, run.folder / "traces")
-        found = evaluate_task(model, task, config.limit, config.chat, config.multiturn)
+        try:
+            found = evaluate_task(model, task, config.limit, config.chat, config.multiturn)
+        except Answered:
+            return None
         results = {"task": config.task, "main": MAIN_METRIC[config.task], **found}
         results |= {"published": config.published, "source": config.source, "model": model.get_model_info()}
         lines = (json.dumps(plain(_scored(sample), finite=True)) + "\n" for sample in results.pop("samples"))
@@ -107,6 +125,18 @@ def evaluate_task(
         "shots": found["n-shot"][name],
         "samples": samples,
     }
+
+
+def _own_device(device: str, together: Together | None) -> str | None:
+    """Of several processes each takes the GPU that has its number on its machine."""
+    if together is None:
+        return device or None
+    if device == "auto":
+        raise ValueError(
+            "device auto spreads one denoiser over all devices, and these are several processes: "
+            "start one process, or name cuda, of which each takes its own"
+        )
+    return f"cuda:{together.accelerator.local_process_index}" if device == "cuda" else device or None
 
 
 def _tracing(model: UnmaskLM, count: int, folder: Path) -> OnGeneration:

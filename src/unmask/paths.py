@@ -40,14 +40,21 @@ def walk(
     rows_at_once: int = 64,
     progress: Callable[[int], None] = lambda count: None,
 ) -> Int[Tensor, "N L"]:
-    """Teacher-forced decoding of every canvas: the step at which each position is revealed, −1 where it is given."""
+    """Teacher-forced decoding of every canvas: the step at which each position is revealed, −1 where it is given.
+
+    Decoded where the denoiser stands; what comes back is where the canvases are.
+    """
+    device = getattr(denoiser, "device", torch.device("cpu"))
     when = torch.full_like(canvas.tokens, -1)
     for start in range(0, len(when), rows_at_once):
         part = canvas.rows(slice(start, start + rows_at_once))
         seeds = seed * 2**32 + ORDER * 2**28 + torch.arange(start, start + len(part.tokens))
-        path = unmask_canvas(denoiser, scheduler, part, regime, forced=True, seeds=seeds, record=False)
-        row, k = torch.nonzero(path.order >= 0, as_tuple=True)
-        when[start + row, path.order[row, k]] = path.step[row, k]
+        path = unmask_canvas(
+            denoiser, scheduler, part.to(device), regime, forced=True, seeds=seeds.to(device), record=False
+        )
+        order, step = path.order.to(when.device), path.step.to(when.device)
+        row, k = torch.nonzero(order >= 0, as_tuple=True)
+        when[start + row, order[row, k]] = step[row, k]
         progress(len(part.tokens))
     return when
 

@@ -16,18 +16,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 
-from unmask.bench.shapes import LLADA_8B, head_flops, parameters, trunk_flops
-from unmask.denoisers.checkpoint import Checkpoint, has_weights, read_json
-from unmask.denoisers.families import Published, recognised
-from unmask.denoisers.folder import FAMILY, read_config
-from unmask.denoisers.loading import added_tokens
 from unmask.denoisers.transformer import TransformerConfig
+from unmask.flops import head_flops, parameters, policy_flops, trunk_flops
 from unmask.learn import Learn, fitted
 from unmask.objectives import policy_loss
 from unmask.policies.policy import OrderPolicy, PolicyConfig
@@ -35,7 +30,7 @@ from unmask.preflight import COPIES, JOINED
 from unmask.pricing import AT_ONCE, BYTES_PER_LOGIT
 from unmask.protocols import Canvas, Denoiser
 from unmask.recipe import PolicyTraining
-from unmask.registry import SHIPPED, did_you_mean, load_denoiser, shipped
+from unmask.registry import load_denoiser
 from unmask.rollout import collect
 from unmask.sources import problems
 from unmask.tasks.sudoku.source import SudokuData
@@ -65,24 +60,6 @@ DEVICES = {
     "l40s": Device(362e12, 48e9),
     "rtx4090": Device(165e12, 24e9),
 }
-SHAPES = {
-    "llada-8b": LLADA_8B,
-    "dream-7b": TransformerConfig(
-        vocab_size=152_064,
-        width=3584,
-        n_layers=28,
-        n_heads=28,
-        n_kv_heads=4,
-        ffn=18_944,
-        mask_id=151_666,
-        qkv_bias=True,
-        logit_shift=True,
-    ),
-    "smdm-1b": TransformerConfig(
-        vocab_size=32_001, head_rows=32_000, width=1792, n_layers=20, n_heads=14, ffn=7168, mask_id=32_000
-    ),
-}
-TEXT_POLICY = PolicyConfig(kind="transformer", width=128, n_layers=1, n_heads=4, tokens=False)
 
 
 @dataclass(frozen=True)
@@ -236,25 +213,6 @@ def decode_flops(shape: TransformerConfig, policy: PolicyConfig, work: Work) -> 
     return work.mean_turns * per_turn + work.mean_priced * head_flops(shape, 1)
 
 
-def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) -> int:
-    """The policy's scores of one canvas. ``d`` its width, ``F`` what it reads of a position."""
-    d, features = policy.width, len(policy.features) + 1
-    if policy.kind == "mlp":
-        return 2 * length * (features * d + d * d + d)
-    if policy.kind == "transformer":
-        layer = 8 * d * d + 2 * length * d  # q, k, v, out and an FFN of twice the width; attention's two products
-        return 2 * length * (features * d + policy.n_layers * layer + d)
-    if policy.kind == "hidden":
-        return 2 * length * (shape.width * d + d)
-    n = shape.grid
-    if n is None:
-        raise ValueError("a grid policy needs a denoiser of grids: choose another kind of policy")
-    cells, units = n * n, 3 * n
-    spread = 2 * units * cells * n * d  # pooling into units and spreading out of them: a product of that size each
-    mixing = 3 * cells * n * d * d + units * n * d * d + cells * d * d
-    return 2 * cells * n * 7 * d + policy.n_layers * (2 * spread + 2 * mixing) + 2 * cells * d
-
-
 def memory_bytes(
     shape: TransformerConfig, policy: PolicyConfig, work: Work, bytes_per_weight: int = 2
 ) -> dict[str, float]:
@@ -367,37 +325,10 @@ def work_of(config: Learn, shape: TransformerConfig) -> Work:
 
 
 def validations(training: PolicyTraining) -> int:
-    """How many times a training decodes its held-out problems: every so many steps, and at the end."""
-    return training.steps // training.validate_every + (training.steps % training.validate_every > 0)
+    """How many times a training decodes its held-out problems: before the first step, every so many, and at the end."""
+    return 1 + training.steps // training.validate_every + (training.steps % training.validate_every > 0)
 
 
 def policy_of(config: Learn, denoiser: Any) -> OrderPolicy:
     """The policy that a training would begin with."""
     return OrderPolicy(fitted(config.policy, denoiser, config.denoiser))
-
-
-def shape_of(name: str) -> TransformerConfig:
-    """A denoiser's shape: one of ``SHAPES``, a shipped name, a run, a folder or its config.json. No weight is read."""
-    if name in SHAPES:
-        return SHAPES[name]
-    path = Path(name)
-    folders = [path.parent] if path.name == "config.json" else [SHIPPED / name, path / "denoiser", path]
-    folder = next((f for f in folders if (f / "config.json").is_file()), None)
-    if folder is None:
-        known = [*SHAPES, *shipped()]
-        raise ValueError(
-            f"no shape {name!r}: expected a folder with a config.json, or one of {', '.join(known)}{did_you_mean(name, known)}"
-        )
-    stored = read_json(folder / "config.json")
-    if stored.get("family") == FAMILY:
-        return read_config(folder)
-    family = recognised(stored)
-    if family is None:
-        raise ValueError(
-            f"{folder} is none of this library's own transformers: name the nearest of {', '.join(SHAPES)}"
-        )
-    tensors = Checkpoint(folder).shapes if has_weights(folder) else {}
-    try:
-        return family.configure(Published(stored, tensors, added_tokens(folder)))
-    except KeyError as error:
-        raise ValueError(f"{folder}: {error.args[0]} is missing") from None

@@ -78,7 +78,7 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
     """A scheduler by name, with options after colons: ``confidence``, ``pc_sampler:decay=0:cap=10``.
 
     A learned order by its shipped name, its folder (or the run that trained it), or ``sas``: the shipped one of the denoiser.
-    With ``denoiser``, a policy that was trained for another is refused.
+    With ``denoiser``, a policy that was trained for another is refused, and one that fits stands on the same device.
     """
     name = f"sas-{denoiser_name}" if spec == "sas" and denoiser_name else spec
     for folder in (SHIPPED_POLICIES / name, Path(name) / "policy", Path(name)):
@@ -100,7 +100,7 @@ def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
     except (OSError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"{folder} is not an order policy: {str(error).strip().splitlines()[0]}") from error
     policy.requires_grad_(False).eval()
-    return policy if denoiser is None else policy.check(denoiser)
+    return policy if denoiser is None else policy.check(denoiser).to(getattr(denoiser, "device", "cpu"))
 
 
 def _refuse_implausible(folder: Path) -> None:

@@ -9,8 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from unmask.together import Together
+from unmask.writing import sync
 
 
 def key_of(*parts: Any) -> str:
@@ -36,6 +40,15 @@ class SampleLog:
             if whole < len(content):
                 os.truncate(self.path, whole)
 
+    def remember(self, records: Iterable[dict[str, Any]]) -> None:
+        """Know records that another process has written down."""
+        self.records |= {record["key"]: record for record in records}
+
+    def hand_over(self) -> None:
+        """Remove the file, whose records another process has written down; they stay known here."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
     def get(self, key: str) -> dict[str, Any] | None:
         return self.records.get(key)
 
@@ -48,6 +61,32 @@ class SampleLog:
         with open(self.path, "ab", buffering=0) as file:
             if file.write(line) != len(line):
                 raise OSError(f"could not write a whole line to {self.path}; is the disk full?")
+
+
+def collected(folder: Path) -> SampleLog:
+    """The samples of a run. What its other processes wrote before they ended too early is moved in from their files."""
+    log = SampleLog(folder / "samples.jsonl")
+    for part in sorted(folder.glob("samples-*.jsonl")):
+        for key, record in SampleLog(part).records.items():
+            if log.get(key) is None:
+                log.add(record)
+        if log.records:
+            sync(folder / "samples.jsonl")
+        part.unlink()
+    return log
+
+
+def shared(folder: Path, together: Together) -> SampleLog:
+    """The samples of a run that several processes go on with: all know all of them, each writes into a file of its own.
+
+    The first process writes into the run's; the others' records come to it when their shares are done.
+    """
+    log = collected(folder) if together.first else SampleLog()
+    known = together.records(list(log.records.values()))
+    if not together.first:
+        log = SampleLog(folder / f"samples-{together.accelerator.process_index}.jsonl")
+    log.remember(known)
+    return log
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ import torch
 from unmask.denoisers.adapters import add_lora, merge, save_adapter
 from unmask.denoisers.folder import save_denoiser
 from unmask.denoisers.masked_lm import MaskedLM
+from unmask.denoisers.placement import placed
 from unmask.denoisers.transformer import Transformer
 from unmask.evaluate import evaluate
 from unmask.finetune import MaskedTraining, Tunable, masked_loss, random_masks, train_masked
@@ -30,7 +31,15 @@ from unmask.text import copy_tokenizer
 
 MASKINGS = 8
 """Random masks per held-out problem, for the loss off the path."""
-ADDED = {"adapter": "", "rank": 8, "alpha": 16.0, "targets": [], "merged": False, "dtype": "float32"}
+ADDED = {
+    "adapter": "",
+    "rank": 8,
+    "alpha": 16.0,
+    "targets": [],
+    "merged": False,
+    "dtype": "float32",
+    "device": "",
+}
 """Options that older runs do not name, and what they did."""
 
 
@@ -46,6 +55,8 @@ class SecondStage:
     ``adapter="lora"`` leaves the denoiser's own weights alone and trains matrices of that ``rank`` beside its linear layers
     (``targets``: their last names; all of the trunk's if none is named), scaled by ``alpha``/``rank``. The run keeps the adapter
     alone, or, ``merged``, a whole denoiser. It is the only way to tune a masked language model of transformers.
+
+    ``dtype`` is the denoiser's, ``device`` where it stands: "cuda", "auto" for spread over all GPUs, "" for the CPU.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -64,6 +75,7 @@ class SecondStage:
     targets: tuple[str, ...] = ()
     merged: bool = False
     dtype: str = "float32"
+    device: str = ""
 
     def __post_init__(self) -> None:
         if self.adapter not in ("", "lora"):
@@ -95,7 +107,7 @@ def finetune(
     scheduler = load_scheduler(config.order, denoiser, config.denoiser)
     source = problems(config.data, denoiser, config.denoiser)
     held_out = source.held_out(config.validate, config.validation)
-    run = Run.create(folder, config, resume=resume, added=ADDED)
+    run = Run.create(folder, config, resume=resume, may_differ=("device",), added=ADDED)
     with run.lock():
         canvas = source.fixed()
         paths = PathMasks(
@@ -123,7 +135,7 @@ def finetune(
         yield from train_masked(denoiser, paths, config.training, run, paths.masks, denoiser.forbidden_ids)
         denoiser.requires_grad_(False)
         _save(denoiser, config, run.folder / "denoiser")
-        tuned = load_denoiser(run.folder, DTYPES[config.dtype])
+        tuned = load_denoiser(run.folder, DTYPES[config.dtype], **placed(config.device))
         after = {"step": config.training.steps, **measured(tuned, scheduler, held_out)}
         if not _complete(run.folder):
             run.log(after)
@@ -157,11 +169,16 @@ def alternate(
 
 
 def _tunable(config: SecondStage) -> Tunable:
-    denoiser = load_denoiser(config.denoiser, DTYPES[config.dtype])
+    denoiser = load_denoiser(config.denoiser, DTYPES[config.dtype], **placed(config.device))
     if isinstance(denoiser, MaskedLM) and not config.adapter:
         raise ValueError(f"{config.denoiser} is a model of transformers: tune an adapter on it, with adapter = 'lora'")
     if config.adapter and config.trained != "all":
         raise ValueError(f"an adapter trains itself: leave trained at 'all', got {config.trained!r}")
+    if any(parameter.is_meta for parameter in denoiser.parameters()):
+        raise ValueError(
+            f"part of {config.denoiser} does not fit the devices and waits in the CPU's memory, where it cannot be tuned: "
+            "use dtype bfloat16 or more devices"
+        )
     return denoiser
 
 

@@ -6,11 +6,12 @@ next exchange and end with an error that says so; when one only stops answering,
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -24,16 +25,16 @@ PATIENCE = timedelta(minutes=10)
 """How long a process waits for the others. They differ by part of a step, or by a validation."""
 
 
-def started(mixed_precision: str = "no") -> Accelerator:
+def started(mixed_precision: str = "no", patience: timedelta = PATIENCE) -> Accelerator:
     """The accelerator of this process, with a bound on how long it waits for the others."""
     from accelerate import Accelerator, InitProcessGroupKwargs
 
-    return Accelerator(mixed_precision=mixed_precision, kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)])
+    return Accelerator(mixed_precision=mixed_precision, kwargs_handlers=[InitProcessGroupKwargs(timeout=patience)])
 
 
-def launched() -> Together | None:
+def launched(patience: timedelta = PATIENCE) -> Together | None:
     """All processes of an ``accelerate launch`` (or torchrun); None where this one is alone."""
-    return Together(started()) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+    return Together(started(patience=patience)) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,16 @@ class Together:
     def share(self, count: int) -> Int[Tensor, "p"]:
         """This process's part of ``count`` rows, next to each other."""
         return torch.arange(count).tensor_split(self.processes)[self.accelerator.process_index]
+
+    def dealt(self, items: Sequence[T]) -> Sequence[T]:
+        """This process's part of ``items``, dealt like cards: of sorted ones everybody gets some of each kind."""
+        return items[self.accelerator.process_index :: self.processes]
+
+    def records(self, mine: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The records (JSON data) of all processes, those of the first one first."""
+        lines = "".join(f"\n{json.dumps(record)}" for record in mine) or "\n"
+        sent = torch.tensor(list(lines.encode()), dtype=torch.uint8, device=self.accelerator.device)
+        return [json.loads(line) for line in bytes(self.concatenated(sent)[0].tolist()).splitlines() if line]
 
     def add(self, tensor: Tensor) -> Tensor:
         """The sum over processes."""
@@ -89,5 +100,5 @@ def _answered(exchange: Callable[[], T]) -> T:
     except RuntimeError as error:  # gloo's own, and all of torch.distributed's
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"another process of this run has died or does not answer ({reason}); start them all again, a training with --resume"
+            f"another process of this run has died or does not answer ({reason}); start them all again, a run with --resume"
         ) from error

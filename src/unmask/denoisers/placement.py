@@ -13,6 +13,31 @@ DeviceMap = str | dict[str, Any]
 """``"auto"``, or module → device: ``{"embedding": 0, "blocks.0": 0, …, "norm": 1, "head": 1}``; ``""`` stands for all."""
 
 
+def placed(device: str | None) -> dict[str, Any]:
+    """The options of ``load_denoiser`` for a device by its name: "cuda:1"; "auto" for all there are; the CPU for none.
+
+    A device that nobody knows, or that is not there, is refused before anything is read.
+    """
+    if device == "auto":
+        return {"device_map": "auto"}
+    if not device:
+        return {"device": None}
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = "meta"
+    if kind == "meta":
+        raise ValueError(f"no device {device!r}: expected cpu, cuda, cuda:1, mps or auto")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0].partition(". ")[0]
+        raise ValueError(
+            f"there is no device {device!r} here ({reason}): name another, or leave it out for the CPU"
+        ) from None
+    return {"device": device}
+
+
 def resolved(
     denoiser: Transformer, dtype: torch.dtype, device: torch.device | str | None, device_map: DeviceMap | None
 ) -> dict[str, Any]:
