@@ -23,6 +23,7 @@ SCORES: dict[str, Callable[[list[float], int], float]] = {
     "confidence": lambda p, j: max(p),
     "margin": lambda p, j: sorted(p)[-1] - sorted(p)[-2],
     "entropy": lambda p, j: sum(q * math.log(q) for q in p if q > 0),
+    "uncertainty": lambda p, j: -sum(q * math.log(q) for q in p if q > 0),
     "left_to_right": lambda p, j: -j,
     "right_to_left": lambda p, j: j,
 }

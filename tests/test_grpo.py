@@ -47,6 +47,26 @@ def test_all_action_leaves_the_immediate_reward_to_the_expectation() -> None:
     assert credit.abs().max() == 0
 
 
+def test_critic_credits_what_a_reveal_told_about_the_others() -> None:
+    """Two orders of three positions. δ_t = r_t + Φ_{t+1} − Φ_t; with decay 1 the sum is the return to go minus Φ_t."""
+    rewards = torch.tensor([[-1.0, -2.0, -0.5], [-3.0, -0.5, -0.1]])
+    expected = torch.tensor([[-6.0, -4.0, -0.5], [-6.0, -0.8, -0.1]])
+    told = torch.tensor([[1.0, 1.5, 0.0], [2.2, 0.2, 0.0]])
+    for decay, traced in (
+        (0.0, told),
+        (0.5, torch.tensor([[1.75, 1.5, 0.0], [2.3, 0.2, 0.0]])),
+        (1.0, to_go(rewards) - expected),
+    ):
+        alone, _ = grpo.advantages(rewards, 1, "critic", normalise=False, expected=expected, decay=decay)
+        assert torch.allclose(alone, traced, atol=1e-6)
+        paired, _ = grpo.advantages(rewards, 2, "critic", normalise=False, expected=expected, decay=decay)
+        assert torch.allclose(paired, traced - traced.mean(0), atol=1e-6)
+        scaled, _ = grpo.advantages(rewards, 2, "critic", expected=expected, decay=decay)
+        assert scaled.pow(2).mean() == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ValueError, match="what is expected"):
+        grpo.advantages(rewards, 2, "critic")
+
+
 def test_clip_bites_on_one_side_only() -> None:
     old = torch.zeros(4)
     new = torch.tensor([0.5, 0.5, -0.5, -0.5])
@@ -92,7 +112,7 @@ def test_estimators_agree_with_the_exact_gradient(kind: str) -> None:
     reward = -torch.rand(2**n, n, generator=generator, dtype=torch.float64)
     exact = torch.autograd.grad(_exact(scores.requires_grad_(), reward), scores)[0]
     state = torch.zeros(group, dtype=torch.long)
-    visited, chosen, rewards = [], [], []
+    visited, chosen, rewards, expected = [], [], [], []
     for _ in range(n):
         hidden = torch.stack([(state >> j) & 1 == 0 for j in range(n)], 1)
         logv = scores.detach()[state].masked_fill(~hidden, -torch.inf).log_softmax(1)
@@ -100,11 +120,11 @@ def test_estimators_agree_with_the_exact_gradient(kind: str) -> None:
         visited.append((state, hidden))
         chosen.append(i)
         rewards.append(reward[state, i])
+        expected.append((reward[state] * hidden).sum(1))
         state = state | (1 << i)
     table = torch.stack(rewards, 1).float()
-    credit, _ = grpo.advantages(table, group, kind)
-    scale = 1.0 if kind == "all_action" else table.sum(1).std(correction=0).item()
-    raw = credit.double() * scale
+    credit, _ = grpo.advantages(table, group, kind, expected=torch.stack(expected, 1).float(), normalise=False)
+    raw = credit.double()
     loss = scores.new_zeros(())
     for t, (at, hidden) in enumerate(visited):
         logv = scores[at].masked_fill(~hidden, -torch.inf).log_softmax(1)

@@ -14,23 +14,19 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from commands_for_tests import Call, command  # noqa: F401  (a fixture)
-from unmask.bench.shapes import head_flops, parameters, trunk_flops
 from unmask.decode import unmask_canvas
 from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.flops import head_flops, parameters, policy_flops, trunk_flops
 from unmask.learn import Learn, fitted
 from unmask.plan import (
     DEVICES,
-    SHAPES,
-    TEXT_POLICY,
     Work,
     forwards_per_step,
     measure,
     memory_bytes,
     peak_rate,
     plan,
-    policy_flops,
     policy_of,
-    shape_of,
     utilisation,
     validations,
     work_of,
@@ -40,6 +36,7 @@ from unmask.presets import load_preset
 from unmask.recipe import PolicyTraining
 from unmask.registry import load_denoiser
 from unmask.rollout import collect
+from unmask.shapes import SHAPES, TEXT_POLICY, shape_of
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.train import train_policy
@@ -97,7 +94,7 @@ def test_forwards_are_those_of_a_training() -> None:
     assert records[-1]["denoiser_calls"] == sum(hidden)  # a group of one: every state is a forward
     exact = replace(work_of(SMALL, shape), hidden=tuple((BOARDS(0, 6).tokens == 0).sum(1).tolist()))
     assert forwards_per_step(exact) == pytest.approx(hidden[0])
-    assert exact.validations == 8 and validations(SMALL.training) == 2
+    assert exact.validations == 12 and validations(SMALL.training) == 3
 
 
 @pytest.mark.parametrize(("budget", "group"), [(None, 3), (3, 2)])

@@ -12,9 +12,9 @@ import torch
 from unmask.decode import unmask
 from unmask.live import Regime
 from unmask.policies.policy import KINDS, OrderPolicy, PolicyConfig
-from unmask.protocols import View
+from unmask.protocols import Scheduler, View
 from unmask.registry import load_denoiser
-from unmask.schedulers import confidence
+from unmask.schedulers import confidence, uncertainty
 from unmask.tasks.sudoku import apply, generate, random_symmetries
 
 DENOISER = load_denoiser("sudoku-9x9-imperfect")
@@ -39,9 +39,10 @@ def boards(count: int, clues: int = 45) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_untrained_policy_is_the_confidence_order(kind: str) -> None:
+@pytest.mark.parametrize("base", [confidence, uncertainty])
+def test_an_untrained_policy_is_the_order_of_its_base(kind: str, base: Scheduler) -> None:
     tokens, _ = boards(3)
-    ours, theirs = (unmask(DENOISER, s, tokens) for s in (policy_of(kind), confidence))
+    ours, theirs = (unmask(DENOISER, s, tokens) for s in (policy_of(kind, base=base.__name__), base))  # pyright: ignore
     assert torch.equal(ours.order, theirs.order)
 
 
@@ -140,6 +141,7 @@ def test_a_denoiser_that_does_not_fit_is_refused() -> None:
         ({"kind": "oracle"}, "kind"),
         ({"kind": "mlp", "features": ("luck",)}, "luck"),
         ({"kind": "mlp", "temperature": 0.0}, "positive"),
+        ({"kind": "mlp", "base": "luck"}, "base must be one of confidence, uncertainty"),
     ],
 )
 def test_bad_configurations_are_refused(options: dict[str, object], message: str) -> None:

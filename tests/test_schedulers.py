@@ -64,6 +64,7 @@ PLAIN: dict[str, Callable[[list[float], int], float]] = {
     "confidence": lambda p, j: math.log(max(p)),
     "margin": lambda p, j: sorted(p)[-1] - sorted(p)[-2],
     "entropy": lambda p, j: -entropy_of(p),
+    "uncertainty": lambda p, j: entropy_of(p),
 }
 
 

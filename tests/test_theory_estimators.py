@@ -82,6 +82,8 @@ def test_exact_gradient_is_autograd_through_all_orders(kind: str) -> None:
         ("reward_to_go", 3, False),
         ("all_action", 4, True),
         ("all_action", 1, False),
+        ("critic", 4, False),
+        ("critic", 1, False),
     ],
 )
 def test_an_estimate_is_the_gradient_of_the_trainers_loss(advantage: str, group: int, normalise: bool) -> None:
@@ -127,7 +129,9 @@ def canvas() -> Slopes:
 
 
 @pytest.mark.parametrize("baseline", ["group", "leave_one_out"])
-@pytest.mark.parametrize("advantage", ["trajectory", "reward_to_go", "all_action", "exact_baseline", "exact_future"])
+@pytest.mark.parametrize(
+    "advantage", ["trajectory", "reward_to_go", "critic", "all_action", "exact_baseline", "exact_future"]
+)
 def test_means_over_all_pairs_of_orders(canvas: Slopes, advantage: str, baseline: str) -> None:
     """The expectation of an estimator, by listing every group of two, is the closed form."""
     orders = all_orders(4)
@@ -181,7 +185,7 @@ def test_quality_measures_what_is_known(canvas: Slopes) -> None:
 
 def test_what_is_no_estimator_is_refused(canvas: Slopes) -> None:
     with pytest.raises(ValueError, match="expected an advantage among trajectory"):
-        Estimator("critic")
+        Estimator("oracle")
     with pytest.raises(ValueError, match="not normalised"):
         Estimator("all_action", normalised=True)
     with pytest.raises(ValueError, match="no closed form"):
@@ -221,4 +225,4 @@ def test_the_study_in_small() -> None:
         # An untrained policy is the confidence order.
         assert by_name[boards, "untrained"].value == pytest.approx(by_name[boards, "confidence"].value)
     assert ("ambiguous", "expert") not in by_name
-    assert {name: len(rows) for name, rows in found.qualities.items()} == {"untrained": 8, "all_action_unbiased": 8}
+    assert {name: len(rows) for name, rows in found.qualities.items()} == {"untrained": 9, "all_action_unbiased": 9}

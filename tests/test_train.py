@@ -18,7 +18,7 @@ from unmask.registry import load_denoiser
 from unmask.rollout import collect
 from unmask.runs import Run
 from unmask.tasks.sudoku.source import SudokuData
-from unmask.train import train_policy
+from unmask.train import kept_step, train_policy
 
 DATA = SudokuData(size=4, puzzles=64, clues="5-7")
 TRAINING = PolicyTraining(steps=6, prompts=4, group=3, states=16, mu=2, correctness=0.5, validate_every=2, save_every=2)
@@ -32,7 +32,7 @@ def small(kind: str = "grid") -> tuple[object, OrderPolicy]:
     )
 
 
-@pytest.mark.parametrize("advantage", ["trajectory", "reward_to_go", "all_action"])
+@pytest.mark.parametrize("advantage", ["trajectory", "reward_to_go", "all_action", "critic"])
 def test_a_step_costs_at_most_one_forward_per_trajectory_step(advantage: str) -> None:
     denoiser, policy = small()
     config = dataclasses.replace(TRAINING, advantage=advantage)
@@ -83,6 +83,25 @@ def test_resume_is_bit_for_bit(tmp_path: Path, stop_after: int, beta: float) -> 
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     strip = lambda run: [{k: v for k, v in r.items() if k != "seconds"} for r in run.metrics()]  # noqa: E731
     assert strip(Run(tmp_path / "whole")) == strip(Run(tmp_path / "parts"))
+
+
+@pytest.mark.parametrize(("scores", "kept"), [([0.6, 0.5, 0.4], 0), ([0.6, 0.7, 0.7], 2), ([0.6, 0.6, 0.8], 4)])
+def test_the_best_of_start_and_steps_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float], kept: int
+) -> None:
+    """What the validation says is given; the weights after each step are real."""
+    config = dataclasses.replace(TRAINING, steps=4, validate_every=2)
+    held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
+    said = iter(scores)
+    monkeypatch.setattr("unmask.train.free_running_accuracy", lambda *_: next(said))
+    denoiser, policy = small()
+    weights = lambda: [p.detach().clone() for p in policy.parameters()]  # noqa: E731
+    after, run = [weights()], Run.create(tmp_path / "run", config)
+    for _ in train_policy(denoiser, policy, DATA, config, held_out, run):  # pyright: ignore
+        after.append(weights())
+    assert all(torch.equal(p, q) for p, q in zip(policy.parameters(), after[kept], strict=True))
+    assert kept_step(run.metrics()) == kept and run.metrics()[0]["start_accuracy"] == scores[0]
+    assert not all(torch.equal(p, q) for p, q in zip(after[0], after[4], strict=True))
 
 
 @pytest.mark.parametrize("reward", ["self_aware", "terminal", "share", "hybrid"])

@@ -1,5 +1,6 @@
 """unmask: decode masked diffusion language models in any order, and learn the order."""
 
+import unmask.threads  # before anything loads torch
 from unmask.decode import path_logp, unmask
 from unmask.evaluate import Report, evaluate
 from unmask.live import Regime

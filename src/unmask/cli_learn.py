@@ -18,10 +18,12 @@ from unmask.preflight import Needs
 from unmask.presets import load_preset
 from unmask.pretrain import Pretrain, pretrain
 from unmask.registry import load_denoiser
+from unmask.runs import Run
 from unmask.second_stage import SecondStage, alternate, finetune
 from unmask.sources import problem_count, require_kind, require_task, with_file
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.theory import claims
+from unmask.train import kept_step
 from unmask.writing import atomic_write
 
 C = TypeVar("C", Pretrain, Learn, SecondStage)
@@ -96,7 +98,9 @@ def train(
         require_kind(config.data, task)
     config = _with_data(config, denoiser, data, validation)
     show_learning(config, out, resume)
-    console.print(f"the policy is in {out / 'policy'}")
+    step = kept_step(Run(out).metrics())
+    after = {None: "", 0: ": as it began, since no step made it better"}.get(step, f": as it was after step {step}")
+    console.print(f"the policy is in {out / 'policy'}{after}")
 
 
 TASK_PRESETS = {
@@ -128,10 +132,11 @@ def show_learning(config: Learn, out: Path, resume: bool) -> None:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""
         for record in learn(config, out, resume, stop=lambda: bool(asked), needs=_show_needs):
-            if "nll" in record:
-                accuracy = f", {record['nll']:.3f} nats per held-out token"
-            elif "accuracy" in record:
-                accuracy = f", {record['accuracy']:.1%} of held-out problems solved"
+            for start in ("start_", ""):
+                if (nll := record.get(f"{start}nll")) is not None:
+                    accuracy = f", {nll:.3f} nats per held-out token"
+                elif (share := record.get(f"{start}accuracy")) is not None:
+                    accuracy = f", {share:.1%} of held-out problems solved"
             text = f"return {record['return']:.2f}, wrong reveals {record['wrong_reveals']:.2f}{accuracy}"
             progress.update(bar, completed=record["step"], description=text)
     if asked:
@@ -170,6 +175,8 @@ def finetune_command(
     seed: int | None = None,
     rounds: int | None = None,
     order_preset: str = "sas-sudoku-9x9-imperfect",
+    dtype: str | None = None,
+    device: str | None = None,
 ) -> None:
     """Fine-tune a denoiser along an order (the second stage). The order is a learned policy's, the expert's, or any scheduler's.
 
@@ -177,6 +184,7 @@ def finetune_command(
     $ unmask finetune --order expert --out runs/tuned-expert
     $ unmask finetune --rounds 2 --out runs/rounds
     $ unmask finetune --preset lora-text --denoiser llada-folder --order runs/text-order --data train.jsonl --out runs/adapter
+    $ unmask finetune --preset lora-text --data train.jsonl --dtype bfloat16 --device cuda --out runs/adapter-8b
 
     Args:
         out: The run's folder: configuration, versions, metrics, checkpoints, and at the end the denoiser.
@@ -190,11 +198,13 @@ def finetune_command(
         seed: Another seed for canvases and masks.
         rounds: Tune the denoiser, learn an order for it, and again, so many times.
         order_preset: With --rounds: how the orders are learned.
+        dtype: float32 or bfloat16, the denoiser's, instead of the preset's.
+        device: Such as cuda; auto spreads the denoiser over all devices. A resumed run may stand on another.
     """
     config = _changed(load_preset(preset, SecondStage, "finetune"), seed, samples=samples)
     config = _with_data(config, denoiser, data, validation)
-    if order is not None:
-        config = replace(config, order=order)
+    given = {"order": order, "dtype": dtype, "device": device}
+    config = replace(config, **{name: value for name, value in given.items() if value is not None})
     if rounds is None:
         show_tuning(config, out, resume)
         console.print(f"the denoiser is in {out / 'denoiser'}")

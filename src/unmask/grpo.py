@@ -5,9 +5,11 @@
 Where we depart from Alg. grpo_order_short:
 1. The mean is over live, unforced steps: a state with one candidate has no decision and carries no loss.
 2. The group's standard deviation has a floor, and groups without spread are skipped and counted: dividing by noise amplifies it.
-3. Besides the paper's advantage of whole trajectories there are two with less variance. ``reward_to_go`` credits a choice only with
-   what came after it. ``all_action`` knows r(s, i) of *every* candidate, because the forward that the policy reads prices them all:
-   the gradient of the immediate reward, Σ_i ∇v(i|s) r(s, i), is exact, and only the future is sampled.
+3. Besides the paper's advantage of whole trajectories there are three with less variance. ``reward_to_go`` credits a choice only
+   with what came after it. ``all_action`` knows r(s, i) of *every* candidate, because the forward that the policy reads prices them
+   all: the gradient of the immediate reward, Σ_i ∇v(i|s) r(s, i), is exact, and only the future is sampled. ``critic`` compares the
+   return to go with what the denoiser already says of it, Φ(s) = Σ_{i∈M} log p_θ(x_i | s): a baseline of the state that nobody has
+   to learn. Credit is then what a reveal told about the others: r_t + Φ(s_{t+1}) − Φ(s_t) = Σ_{j∈M∖i} log p(x_j|s_{t+1})/p(x_j|s_t).
 4. KL to a reference policy is exact over the candidates, not an estimate from the one drawn.
 """
 
@@ -23,13 +25,21 @@ from unmask.reward import to_go
 
 
 def advantages(
-    rewards: Float[Tensor, "B T"], group: int, kind: str, floor: float = 0.1, normalise: bool = True
+    rewards: Float[Tensor, "B T"],
+    group: int,
+    kind: str,
+    floor: float = 0.1,
+    normalise: bool = True,
+    expected: Float[Tensor, "B T"] | None = None,
+    decay: float = 1.0,
 ) -> tuple[Float[Tensor, "B T"], Bool[Tensor, "B"]]:
     """Â of every step, and which rollouts belong to a living group.
 
     trajectory: (R − μ_G)/max(σ_G, floor), the same at every step. reward_to_go: the return from t on against the group's mean
     from t on, over the same σ_G. all_action: the return from t + 1 on against the group's mean, in nats like the reward at t
-    itself, which is in :func:`expected_reward`. Without ``normalise`` nothing is divided by σ_G.
+    itself, which is in :func:`expected_reward`. critic: Σ_k decay^k δ_{t+k} with δ_t = r_t + Φ_{t+1} − Φ_t, against the group's mean
+    and over the group's spread of it (generalised advantage estimation with ``expected`` Φ as the values; decay = 1 is the return
+    to go minus Φ_t). Without ``normalise`` nothing is divided by a spread.
     """
     if kind not in ADVANTAGES:
         raise ValueError(f"advantage must be one of {', '.join(ADVANTAGES)}, got {kind!r}")
@@ -43,10 +53,27 @@ def advantages(
         centred = (returns - returns.mean(1, keepdim=True))[..., None].expand_as(grouped)
     elif kind == "reward_to_go":
         centred = grouped - grouped.mean(1, keepdim=True)
+    elif kind == "critic":
+        if expected is None:
+            raise ValueError("advantage 'critic' needs what is expected of every state")
+        centred = _traced(rewards, expected, decay).unflatten(0, (-1, group))
+        centred = centred - centred.mean(1, keepdim=True) * (group > 1)
+        scale = centred.flatten(1).std(1, correction=0).clamp(min=floor) if normalise else scale
     else:
         future = torch.cat([grouped[..., 1:], torch.zeros_like(grouped[..., :1])], dim=-1)
         centred = future - future.mean(1, keepdim=True)
     return (centred / scale[:, None, None]).flatten(0, 1), live
+
+
+def _traced(rewards: Float[Tensor, "B T"], expected: Float[Tensor, "B T"], decay: float) -> Float[Tensor, "B T"]:
+    """Σ_k decay^k δ_{t+k}; nothing is expected after the end."""
+    after = torch.cat([expected[:, 1:], torch.zeros_like(expected[:, :1])], dim=1)
+    surprise = rewards + after - expected
+    out, carried = torch.empty_like(surprise), torch.zeros_like(surprise[:, 0])
+    for t in reversed(range(surprise.shape[1])):
+        carried = surprise[:, t] + decay * carried
+        out[:, t] = carried
+    return out
 
 
 def clipped_objective(

@@ -22,7 +22,13 @@ from unmask.together import Together, started
 from unmask.train import train_policy
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ADDED = {"dtype": "float32", "training.select": "accuracy", "training.at_once": None}
+ADDED = {
+    "dtype": "float32",
+    "training.select": "accuracy",
+    "training.at_once": None,
+    "training.decay": 1.0,
+    "policy.base": "confidence",
+}
 """Options that older runs do not name, and what they did."""
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-ADVANTAGES = ("trajectory", "reward_to_go", "all_action")
+ADVANTAGES = ("trajectory", "reward_to_go", "all_action", "critic")
 REWARDS = ("self_aware", "terminal", "share", "speed", "hybrid")
 FREE = ("terminal", "share", "speed")
 """Rewards of free-running rollouts: the tokens are the denoiser's own."""
@@ -34,9 +34,9 @@ class PolicyTraining:
     semi-autoregressive and parallel: blocks of so many positions, so many denoiser steps for the whole answer.
 
     ``objective``: grpo (clipped, Eq. grpo_objective), bernoulli (a coin per position), ranking (of the truth's margin), imitation
-    (of the teacher), variational (LO-ARM's posterior order). ``advantage``: trajectory (the paper's), reward_to_go or
-    all_action; ``future`` weighs the sampled future in all_action; ``normalise`` divides by the group's spread, at least
-    ``std_floor``.
+    (of the teacher), variational (LO-ARM's posterior order). ``advantage``: trajectory (the paper's), reward_to_go, all_action
+    or critic; ``future`` weighs the sampled future in all_action; ``decay`` is how much of the next step's credit a step of critic
+    has, 1 for all that follows; ``normalise`` divides by the group's spread, at least ``std_floor``.
 
     ``reward``: self_aware (dense), terminal (0/1), share (of right tokens), speed (0/1, times the share of steps saved to the
     power ``alpha``), or hybrid (dense plus ``hybrid`` times 0/1). ``reward_floor`` bounds a single step's reward from below.
@@ -73,6 +73,7 @@ class PolicyTraining:
     hybrid: float = 1.0
     alpha: float = 1.0
     future: float = 1.0
+    decay: float = 1.0
     epsilon: float = 0.2
     beta: float = 0.0
     reference: str = "policy"
@@ -122,9 +123,17 @@ class PolicyTraining:
             raise ValueError(
                 "all_action prices every candidate, which a terminal reward cannot: use reward_to_go or trajectory"
             )
-        if self.group == 1 and self.objective in ("grpo", "bernoulli", "variational") and not self.prices_all:
+        alone = self.prices_all or self.advantage == "critic"
+        if self.group == 1 and self.objective in ("grpo", "bernoulli", "variational") and not alone:
             name = f"advantage {self.advantage!r}" if self.objective == "grpo" else f"objective {self.objective!r}"
             raise ValueError(f"{name} compares the rollouts of a group: group must be at least 2")
+        if self.advantage == "critic" and (self.free or self.objective != "grpo"):
+            raise ValueError(
+                "advantage 'critic' expects what the denoiser says of the truth: it goes with objective grpo and reward "
+                f"self_aware or hybrid, got {self.objective!r} and {self.reward!r}"
+            )
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"decay must be in 0 .. 1, got {self.decay}")
         if self.objective == "bernoulli" and (self.advantage == "all_action" or self.budget or self.correctness):
             raise ValueError(
                 "objective 'bernoulli' draws how many it reveals: it goes with advantage trajectory or reward_to_go, "

@@ -131,8 +131,11 @@ def _collect(
         q = _draws(states.scores, table, policy.config.temperature)
         given, logv = given + logv - q, q
     rewards = reward.timeline(given, table.row, table.k, len(many.tokens))
-    advantage, live = grpo.advantages(rewards, config.group, config.advantage, config.std_floor, config.normalise)
-    if teacher is not None or config.objective == "ranking" or config.prices_all:
+    expected = reward.timeline(_expected(states, table, candidate_reward), table.row, table.k, len(many.tokens))
+    advantage, live = grpo.advantages(
+        rewards, config.group, config.advantage, config.std_floor, config.normalise, expected, config.decay
+    )
+    if teacher is not None or config.objective == "ranking" or config.prices_all or config.advantage == "critic":
         live = torch.ones_like(live)  # what is learned there does not compare the rollouts of a group
     decided = table.eligible.sum(1) > 1
     right = states.best[table.state, table.chosen] == many.target[table.row, table.chosen]
@@ -235,6 +238,13 @@ def _rewards(
     wrong = (states.best[table.state, table.chosen] != canvas.target[table.row, table.chosen]).float()
     missed = torch.zeros(len(canvas.tokens), device=wrong.device).index_add(0, table.row, wrong)
     return dense + config.hybrid * table.last * (missed == 0).float()[table.row]
+
+
+def _expected(states: States, table: _Decisions, candidate_reward: Float[Tensor, "Z L"]) -> Float[Tensor, "S"]:
+    """Φ of every decision: what the denoiser says of all that is still hidden then, as if the rest of it came at once."""
+    drawn = states.eligible[table.state] & ~table.eligible
+    waiting = states.observed["hidden"][table.state] & ~drawn
+    return candidate_reward[table.state].masked_fill(~waiting, 0.0).sum(1)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,11 @@ def entropy(view: View) -> Float[Tensor, "b L"]:
     return -view.entropy
 
 
+def uncertainty(view: View) -> Float[Tensor, "b L"]:
+    """+H_i: the most entropy first. What is hard is priced before it is narrowed down, what is easy last."""
+    return view.entropy
+
+
 def gumbel_confidence(c: float = 0.5) -> Scheduler:
     """log p̂ + c·(remaining/total)·Gumbel: confidence, noisy at first and sharp at the end."""
 
@@ -175,6 +180,7 @@ SCHEDULERS: dict[str, Callable[..., Scheduler]] = {
     "confidence": lambda: confidence,
     "margin": lambda: margin,
     "entropy": lambda: entropy,
+    "uncertainty": lambda: uncertainty,
     "gumbel_confidence": gumbel_confidence,
     "softmax_confidence": softmax_confidence,
     "top_k_random": top_k_random,

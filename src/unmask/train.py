@@ -14,7 +14,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,6 +56,8 @@ def train_policy(
 ) -> Iterator[dict[str, Any]]:
     """Train in place, yielding a record per step; at the end the policy holds the weights of its best validation.
 
+    Its start is validated, too, and is what remains if no step was better: the first record has it as ``start_accuracy``.
+
     With a run: log, checkpoint, resume, and write the best policy to ``policy/``. ``stop`` is asked after every step; when it
     answers True the run is saved and left, to be resumed. ``teacher`` is the scheduler that ``config.teacher`` names. Of several
     processes each calls this with the same arguments; the first one writes.
@@ -67,7 +70,10 @@ def train_policy(
         raise ValueError(f"{together.processes} processes cannot share {config.prompts} prompts: ask for more prompts")
     policy.to(accelerator.device)
     learner = _Learner(policy, config, accelerator.device)
-    start, best_accuracy, calls = learner.restore(run, together)
+    start, best, calls = learner.restore(run, together)
+    validated = partial(_validated, denoiser, policy, validation, config, together)
+    first = {} if start else {f"start_{name}": value for name, value in validated().items()}
+    best = best if start else _score(first, "start_")
     log = scalars(run.folder, start) if run is not None and together.first else lambda record: None
     for step in range(start, config.steps):
         began, before = time.perf_counter(), denoiser.forwarded
@@ -87,15 +93,12 @@ def train_policy(
         calls += round(together.sum(denoiser.forwarded - before))
         record: dict[str, Any] = {"step": step + 1, **together.means(rollout.totals), **stats, "denoiser_calls": calls}
         done = step + 1
-        if validation is not None and (done % config.validate_every == 0 or done == config.steps):
-            at_once = config.at_once or ROWS_AT_ONCE
-            if config.select == "nll":
-                record["nll"] = path_nll(denoiser, policy, validation, at_once, together)
-                score = math.exp(-record["nll"])  # of a token: above −1, where nothing was kept yet
-            else:
-                record["accuracy"] = score = free_running_accuracy(denoiser, policy, validation, at_once, together)
-            if score > best_accuracy:
-                best_accuracy = score
+        if done == 1:
+            record |= first
+        if done % config.validate_every == 0 or done == config.steps:
+            record |= validated()
+            if _score(record) > best:
+                best = _score(record)
                 learner.keep()
         record["seconds"] = time.perf_counter() - began
         leaving = together.sum(float(stop())) > 0
@@ -103,7 +106,7 @@ def train_policy(
             run.log(record)
             log(record)
             if leaving or done % config.save_every == 0 or done == config.steps:
-                learner.save(run, done, best_accuracy, calls)
+                learner.save(run, done, best, calls)
         yield record
         if leaving:
             return
@@ -113,6 +116,30 @@ def train_policy(
         with written_aside(run.folder / "policy") as aside:
             policy.save_pretrained(aside)
     together.wait()
+
+
+def _validated(
+    denoiser: Denoiser, policy: OrderPolicy, validation: Canvas | None, config: PolicyTraining, together: Together
+) -> dict[str, float]:
+    """What the held-out problems say of the policy: ``accuracy`` or, if that is what selects, ``nll``."""
+    if validation is None:
+        return {}
+    measure = path_nll if config.select == "nll" else free_running_accuracy
+    return {config.select: measure(denoiser, policy, validation, config.at_once or ROWS_AT_ONCE, together)}
+
+
+def _score(record: Mapping[str, Any], prefix: str = "") -> float:
+    """The higher the better: accuracy, or the likelihood of a token; −1 where nothing was validated."""
+    if (nll := record.get(f"{prefix}nll")) is not None:
+        return math.exp(-nll)
+    return record.get(f"{prefix}accuracy", -1.0)
+
+
+def kept_step(metrics: Sequence[Mapping[str, Any]]) -> int | None:
+    """The step after which the policy was the one that is kept; 0 is its start, None where nothing was validated."""
+    scores = [(0, _score(record, "start_")) for record in metrics[:1]] + [(r["step"], _score(r)) for r in metrics]
+    best = max((score for _, score in scores), default=-1.0)
+    return None if best < 0 else next(step for step, score in scores if score == best)
 
 
 def free_running_accuracy(

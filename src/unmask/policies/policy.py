@@ -1,8 +1,9 @@
 """``OrderPolicy``: the learned scheduler ``v_φ``, and the small self-describing artefact it is saved as.
 
 ``v_φ(i | s) = exp(u_i(s)/τ) 1{i ∈ M} / Σ_j …`` (Eq. masked_softmax). The score is ``u_i = c_i + f_φ(s)_i``: ``c_i`` is confidence
-as a logit, log p̂_i/(1 − p̂_i), and the network's readout starts at zero, so an untrained policy is a soft confidence order.
-With ``residual=False`` it starts from its random weights (the paper's silence read literally).
+as a logit, log p̂_i/(1 − p̂_i), and the network's readout starts at zero, so an untrained policy is a soft confidence order. With
+``base="uncertainty"`` c_i is the entropy instead, in nats: what is least certain comes first. With ``residual=False`` there is no
+c_i, and the policy starts from its random weights (the paper's silence read literally).
 
 The policy reads what the denoiser says about *every* hidden position, and what is revealed. It never sees a hidden token: the
 observation is made of the canvas, in which hidden tokens are masks, and of the denoiser's distributions.
@@ -22,6 +23,7 @@ from unmask.protocols import Denoiser, View
 
 FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
 KINDS = ("mlp", "transformer", "hidden", "grid")
+BASES = ("confidence", "uncertainty")
 LOGIT_CAP = 30.0
 
 
@@ -43,6 +45,7 @@ class PolicyConfig:
     tokens: bool = True
     distribution: bool = True
     residual: bool = True
+    base: str = "confidence"
     temperature: float = 1.0
     size: int | None = None
     length: int | None = None
@@ -57,6 +60,8 @@ class PolicyConfig:
             raise ValueError(f"policy kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if unknown := [name for name in self.features if name not in FEATURES]:
             raise ValueError(f"unknown policy features {unknown}: expected some of {', '.join(FEATURES)}")
+        if self.base not in BASES:
+            raise ValueError(f"the policy's base must be one of {', '.join(BASES)}, got {self.base!r}")
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"the policy's temperature must be a positive number, got {self.temperature}")
         for name in ("width", "n_layers", "n_heads"):
@@ -120,6 +125,8 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         seen = {"eligible": view.eligible, "hidden": view.hidden, "tokens": view.tokens, "confidence": view.confidence}
         if view.attention is not None:
             seen["real"] = view.attention
+        if c.residual and c.base == "uncertainty":
+            seen["entropy"] = view.entropy.masked_fill(~view.confidence.isfinite(), 0.0)
         if c.kind == "hidden":
             return {**seen, "states": view.states}
         if c.kind == "grid":
@@ -152,7 +159,9 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         else:
             real = seen.get("real", torch.ones_like(seen["hidden"]))
             residual = self.network(seen["features"], seen["tokens"], real)
-        return residual + self.confidence_logit(seen) if c.residual else residual
+        if not c.residual:
+            return residual
+        return residual + (self.confidence_logit(seen) if c.base == "confidence" else seen["entropy"])
 
     def forward(self, view: View) -> Float[Tensor, "b L"]:
         return self.score(self.observe(view))

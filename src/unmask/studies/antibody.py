@@ -43,7 +43,7 @@ class Antibodies:
     denoiser: str = "antibody-models"
     models: tuple[str, ...] = ("antiberty", "sapiens-h", "sapiens-l")
     data: tuple[Path, ...] = ()
-    orders: tuple[str, ...] = ("random", "left_to_right", "confidence", "margin", "entropy")
+    orders: tuple[str, ...] = ("random", "left_to_right", "confidence", "margin", "entropy", "uncertainty")
     runs: Path | None = None
     steps: int | None = None
     limit: int = 1000

@@ -1,4 +1,4 @@
-"""Orders that a study compares: found among finished runs, or trained where they are missing.
+"""Orders that a study compares, and denoisers that it needs: found among finished runs, or trained where they are missing.
 
 A run is called after its preset, ``ablation-mlp``, or after its preset and seed, ``ablation-mlp@8``.
 """
@@ -13,21 +13,23 @@ from typing import Any
 
 from unmask.learn import Learn, learn
 from unmask.presets import load_preset
+from unmask.pretrain import Pretrain, pretrain
 from unmask.runs import Run
+from unmask.train import kept_step
 
 
-def finished(folder: Path) -> bool:
-    """Has the run come to its end? Its policy is written last."""
-    return (folder / "policy" / "model.safetensors").exists() and (folder / "policy" / "config.json").exists()
+def finished(folder: Path, result: str = "policy") -> bool:
+    """Has the run come to its end? Its policy, or its denoiser, is written last."""
+    return (folder / result / "model.safetensors").exists() and (folder / result / "config.json").exists()
 
 
 def run_name(preset: str, seed: int | None) -> str:
     return preset if seed is None else f"{preset}@{seed}"
 
 
-def found(name: str, runs: Path | None) -> Path | None:
+def found(name: str, runs: Path | None, result: str = "policy") -> Path | None:
     """The finished run of that name, if it is there. One that is not finished is somebody's training: it is left alone."""
-    return runs / name if runs is not None and finished(runs / name) else None
+    return runs / name if runs is not None and finished(runs / name, result) else None
 
 
 def trained(name: str, config: Learn, runs: Path | None, folder: Path) -> Path:
@@ -39,6 +41,19 @@ def trained(name: str, config: Learn, runs: Path | None, folder: Path) -> Path:
     if not finished(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         for _ in learn(config, place, resume=True):
+            pass
+    return place
+
+
+def pretrained(name: str, config: Pretrain, runs: Path | None, folder: Path) -> Path:
+    """The same of a denoiser's run."""
+    there = found(name, runs, "denoiser")
+    if there is not None:
+        return there
+    place = folder / "runs" / name
+    if not finished(place, "denoiser"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for _ in pretrain(config, place, resume=True):
             pass
     return place
 
@@ -57,7 +72,12 @@ def recipe(preset: str, seed: int | None = None, steps: int | None = None, denoi
 def history(run: Path) -> dict[str, Any]:
     """What a training cost and where it ended, from its folder."""
     records, config = Run(run).metrics(), _config(run)
-    accuracy = [record["accuracy"] for record in records if isinstance(record.get("accuracy"), float)]
+    accuracy = [
+        record[key]
+        for record in records
+        for key in ("start_accuracy", "accuracy")
+        if isinstance(record.get(key), float)
+    ]
     training = config.get("training", {})
     return {
         "denoiser": config.get("denoiser"),
@@ -67,8 +87,16 @@ def history(run: Path) -> dict[str, Any]:
         "calls": records[-1].get("denoiser_calls") if records else None,
         "seconds": sum(record.get("seconds", 0.0) for record in records),
         "validation": max(accuracy, default=None),
+        "kept": kept_step(records),
         "validated": training.get("validate"),
     }
+
+
+def curve(run: Path) -> list[tuple[int, float]]:
+    """Denoiser calls so far, and the share of held-out problems solved, at every validation; the start has cost nothing."""
+    records = Run(run).metrics()
+    start = [(0, record["start_accuracy"]) for record in records[:1] if "start_accuracy" in record]
+    return start + [(record["denoiser_calls"], record["accuracy"]) for record in records if "accuracy" in record]
 
 
 def _config(run: Path) -> Mapping[str, Any]:

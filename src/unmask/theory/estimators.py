@@ -8,9 +8,10 @@ The derivatives ∇log v(j|s) of all states are computed once; then an estimate 
 one matrix product. Estimates are in units of ∇E[R]: the trainer's mean over decisions is the same divided by n − 1.
 
 What is known without sampling (``expected_gradient``): the group's mean as a baseline contains the rollout itself, so it shrinks
-what is credited against it by 1 − 1/G. For ``trajectory`` and ``reward_to_go`` that is the length of a step. For ``all_action`` it
-is the weight of the future against the present, and with G = 1 no future is left: the estimate is myopic. Leaving the rollout out
-of its own baseline multiplies the credit by G/(G − 1), which is unbiased; the trainer does so with ``future`` = G/(G − 1).
+what is credited against it by 1 − 1/G. For ``trajectory``, ``reward_to_go`` and ``critic`` that is the length of a step. For
+``all_action`` it is the weight of the future against the present, and with G = 1 no future is left: the estimate is myopic. Leaving
+the rollout out of its own baseline multiplies the credit by G/(G − 1), which is unbiased; the trainer does so with ``future`` =
+G/(G − 1).
 
 Two more, which no trainer can have, show what is left to win: ``exact_baseline``, reward to go against the true V(s), the best that
 baselines can do; and ``exact_future``, Σ_j ∇v(j|s) Q(s, j) in the visited states, where no future is sampled at all.
@@ -32,7 +33,7 @@ from unmask.theory.lattice import Lattice
 from unmask.theory.orders import action_values, policy_gradient, sample_orders, state_values, visits
 from unmask.theory.states import choice_logp
 
-SAMPLED = ("trajectory", "reward_to_go", "all_action")
+SAMPLED = ("trajectory", "reward_to_go", "all_action", "critic")
 BOUNDS = ("exact_baseline", "exact_future")
 BASELINES = ("group", "leave_one_out")
 
@@ -140,8 +141,9 @@ def sampled_gradients(
     rewards = canvas.reward[state, chosen]
     kind, credit = estimator.advantage, torch.zeros_like(rewards)
     if kind in SAMPLED:
-        credit, live = advantages(rewards, G, kind, std_floor, normalise=estimator.normalised)
-        dead = ~live[:, None] & (kind != "all_action")
+        hidden = canvas.reward.masked_fill(canvas.reward == -torch.inf, 0.0).sum(1)
+        credit, live = advantages(rewards, G, kind, std_floor, estimator.normalised, hidden[state])
+        dead = ~live[:, None] & (kind in ("trajectory", "reward_to_go"))
         credit = credit.masked_fill(dead, 0.0) * estimator.credit(G)
     elif kind == "exact_baseline":
         credit = to_go(rewards) - state_values(canvas.reward, canvas.logv)[state]

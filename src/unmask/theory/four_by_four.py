@@ -40,6 +40,7 @@ ESTIMATORS = (
     Estimator("trajectory", "group", normalised=True),
     Estimator("trajectory"),
     Estimator("reward_to_go"),
+    Estimator("critic"),
     Estimator("all_action"),
     Estimator("all_action", "group"),
     Estimator("exact_baseline"),
