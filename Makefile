@@ -7,7 +7,9 @@ THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 .PHONY: help env demo test study slow soak lint clean
 QUICK ?=
 SOAK ?= 600
-STUDIES = sudoku tau failures heatmap difficulty four-by-four quality cross-scale stage2 ablations
+STUDIES = sudoku tau failures heatmap difficulty four-by-four quality cross-scale stage2 ablations cost lengths
+# These take the denoisers and orders that the study of lengths has trained.
+AFTER_LENGTHS = parallel transfer rewards ends hidden
 STUDY = OMP_NUM_THREADS=1 $(BIN)/unmask study
 
 help: ## this list
@@ -28,6 +30,9 @@ test: env ## every test but the slow studies
 
 study: env ## every study into runs/study, and the slow tests (QUICK=1: small versions, without them); goes on where it stopped
 	@for name in $(STUDIES); do $(STUDY) $$name $(if $(QUICK),--quick) --resume || exit $$?; done
+	@for name in $(AFTER_LENGTHS); do \
+	  $(STUDY) $$name $(if $(QUICK),--quick) --resume --runs runs/study/lengths$(if $(QUICK),-quick)/runs || exit $$?; \
+	done
 	$(if $(QUICK),,$(MAKE) slow)
 
 slow: env ## the slow, seeded tests: learning an order beats confidence

@@ -25,9 +25,9 @@ from unmask.schedulers import SCHEDULERS
 from unmask.tasks.arithmetic import MOST_STEPS, Arithmetic
 from unmask.tasks.characters import END, MASK, PAD, PIECES, VOCABULARY, decode, drawn, encode
 from unmask.tasks.code import GRID, Code, outputs
-from unmask.tasks.countdown import Countdown, read_problems, solve
+from unmask.tasks.countdown import Countdown, published, read_problems, solve
 from unmask.tasks.kinds import written_task
-from unmask.tasks.written import Problem, Written, WrittenTask, split_of
+from unmask.tasks.written import Problem, Written, WrittenTask, digest, split_of
 
 KINDS: list[type[Written]] = [Arithmetic, Code, Countdown]
 COUNTDOWN = Path(__file__).resolve().parents[2] / "shared" / "data" / "countdown"
@@ -126,7 +126,7 @@ def test_arithmetic_never_goes_from_left_to_right() -> None:
 
 def test_arithmetic_has_every_number_of_steps() -> None:
     counts = Counter(problem.stratum for problem in Arithmetic(count=160).corpus)
-    assert sorted(counts) == ["2 steps", "3 steps", "4 steps", "5 steps"]
+    assert sorted(counts) == ["2 steps", "3 steps"]
     assert min(counts.values()) > 20
     assert {p.stratum for p in Arithmetic(count=20, least=3, most=3).corpus} == {"3 steps"}
 
@@ -351,7 +351,7 @@ def test_a_canvas_hides_the_whole_region_and_nothing_else(kind: type[Written]) -
     task = WrittenTask.generated(kind(count=20, split="test"))
     canvas = task.canvas([3, 0])
     start = kind.prompt_width
-    assert canvas.tokens.shape == (2, kind.prompt_width + kind.answer_width)
+    assert canvas.tokens.shape == (2, kind.prompt_width + kind.lengths[0])
     assert canvas.region is not None
     assert canvas.candidates is None  # a task does not say where its answers end
     assert (canvas.tokens[:, start:] == MASK).all()
@@ -384,6 +384,25 @@ def test_training_canvases_ask_for_padding_but_do_not_reveal_it(kind: type[Writt
     assert torch.equal(again.target, canvas.target)
     assert not torch.equal(data(3, 8).target, canvas.target)
     assert torch.equal(data(32, 8).target, canvas.target)  # 256 problems on, the 30 have come round to the same place
+
+
+@every_kind
+def test_a_denoiser_sees_every_length_and_an_order_its_own(kind: type[Written]) -> None:
+    whole = kind(count=30)
+    for step, length in enumerate(kind.lengths):
+        canvas = whole(step, 8)
+        assert canvas.tokens.shape[1] == kind.prompt_width + length
+        own = kind(count=30, length=length)
+        assert torch.equal(own(step, 8).target, canvas.target)
+        assert {own(other, 4).tokens.shape[1] for other in range(4)} == {kind.prompt_width + length}
+        task = WrittenTask.generated(replace(own, split="test"))
+        target = task.canvas([0]).target
+        assert target.shape[1] == kind.prompt_width + length
+        assert task.verify([0], target).exact.all()
+        held_out = own.problems(tiny(kind), "tiny").held_out(2)
+        assert held_out.canvas([0]).tokens.shape[1] == kind.prompt_width + length
+    with pytest.raises(ValueError, match=f"length of {kind.name} answers must be one of {kind.lengths[0]}"):
+        kind(length=17)
 
 
 @every_kind
@@ -424,7 +443,7 @@ def tiny(kind: type[Written]) -> Transformer:
         n_heads=2,
         ffn=16,
         mask_id=MASK,
-        max_length=kind.prompt_width + kind.answer_width,
+        max_length=kind.prompt_width + kind.lengths[-1],
         positions="learned",
         pad_id=PAD,
         end_ids=(END,),
@@ -505,14 +524,14 @@ class OneStep:
                 ";",
             ]
         answer += [results[asked[1]], "."]
-        return answer + [""] * (Arithmetic.answer_width - len(answer))
+        return answer + [""] * (Arithmetic.lengths[0] - len(answer))
 
 
 def test_drawing_shows_what_is_hidden() -> None:
     task = WrittenTask.generated(Arithmetic(count=2, split="test"))
     canvas = task.canvas([0])
     shown = task.draw(0, canvas.tokens[0]).splitlines()
-    assert shown == [task.problems[0].prompt, "_" * Arithmetic.answer_width]
+    assert shown == [task.problems[0].prompt, "_" * Arithmetic.lengths[0]]
     assert task.draw(0, canvas.target[0]).splitlines()[1] == task.problems[0].answer + "."
 
 
@@ -522,9 +541,9 @@ def test_drawing_shows_what_is_hidden() -> None:
         (lambda: Arithmetic(split="tst"), "split must be one of train, validation, test"),
         (lambda: Code(count=0), "at least one problem"),
         (lambda: Countdown(seed=-1), "seed must be in"),
-        (lambda: Arithmetic(least=1), "2 <= least <= most <= 5"),
+        (lambda: Arithmetic(least=1), f"2 <= least <= most <= {MOST_STEPS}"),
         (lambda: Arithmetic(least=4, most=3), "got least = 4, most = 3"),
-        (lambda: Arithmetic(most=MOST_STEPS + 1), "2 <= least <= most <= 5"),
+        (lambda: Arithmetic(most=MOST_STEPS + 1), f"2 <= least <= most <= {MOST_STEPS}"),
         (lambda: Code(examples=6), "examples must be from 1 to 5"),
         (lambda: Code(constants=0), "constants must be from 1 to 9"),
     ],
@@ -564,7 +583,7 @@ def test_what_an_order_is_learned_on(kind: type[Written]) -> None:
     held_out = problems.held_out(3)
     assert len(held_out) == 3
     assert all(split_of(problem.form) == "validation" for problem in held_out.problems)
-    assert torch.equal(problems.fixed().target, data.rows)
+    assert torch.equal(problems.fixed().target, data.rows[:, : kind.prompt_width + kind.lengths[0]])
     with pytest.raises(ValueError, match="a split other than train"):
         problems.held_out(3, "train")
     other = next(one for one in KINDS if one is not kind)
@@ -657,6 +676,21 @@ def test_no_file_and_an_empty_one(tmp_path: Path) -> None:
         read_problems(tmp_path / "empty.jsonl")
 
 
+def test_published_problems_are_for_tests_alone() -> None:
+    """A problem that stands in a published file is never trained on or validated with, whatever its writing and its hash."""
+    numbers, target = (30, 100, 93), 23  # d1's first
+    wrong = [split for split in ("train", "validation") if split_of(f"{sorted(numbers)} {target}") == split]
+    assert wrong, "choose a published problem whose hash says something else than test"
+    for written in ("30,100,93?23", "93,30,100?23"):
+        problem = Problem(written, "", "", f"{sorted(numbers)} {target}")
+        assert Countdown().belongs(problem) == "test"
+    free = Problem("1,2,3?6", "", "", "[1, 2, 3] 6")
+    assert Countdown().belongs(free) == split_of(free.form)
+    kept = {split: Countdown(count=400, split=split).corpus for split in ("train", "validation", "test")}
+    known = {split: sum(digest(p.form).hex() in published() for p in corpus) for split, corpus in kept.items()}
+    assert known["train"] == known["validation"] == 0 < known["test"]
+
+
 @pytest.mark.parametrize(("name", "count"), [("d1_countdown_cd3_test", 256), ("pcsampler_countdown", 1000)])
 def test_the_published_files(name: str, count: int) -> None:
     file = COUNTDOWN / f"{name}.jsonl"
@@ -665,3 +699,4 @@ def test_the_published_files(name: str, count: int) -> None:
     task = read_problems(file)
     assert len(task) == count
     assert task.verify(range(count), task.canvas(range(count)).target).exact.all()
+    assert {Countdown().belongs(problem) for problem in task.problems} == {"test"}

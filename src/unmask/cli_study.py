@@ -34,7 +34,7 @@ def study_command(
     orders: str | None = None,
     seed: int | None = None,
 ) -> None:
-    """Answer a question by a table. Every table and figure of the paper on Sudoku, and what the paper does not ask.
+    """Answer a question by a table. Every table and figure of the paper, at our scale, and what the paper does not ask.
 
     $ unmask study
     $ unmask study sudoku --quick
@@ -49,11 +49,11 @@ def study_command(
         quick: A small version, for a look: its numbers are not results.
         resume: Go on with a study that was interrupted. Without it an existing folder is refused.
         preset: Your own TOML file, in place of the study's preset.
-        data: CSV files of puzzles, beside the generated ones.
+        data: CSV files of puzzles, beside the generated ones; of antibodies (antibody); a plain text (characters).
         generated: Generated puzzles, too. With --no-generated only those of --data.
         limit: How many puzzles of each set, in place of the preset's numbers.
         reuse: Folders of other studies: what they have measured already, on the same puzzles, is not measured again.
-        runs: A folder of finished runs, each called after its preset or preset@seed (ablations, cross-scale).
+        runs: A folder of finished runs, each called after its preset or preset@seed, for studies that train.
         train: Train what is missing among the runs. With --no-train it is left out (ablations).
         denoiser: Another denoiser than the preset's, for studies of one denoiser.
         orders: Other orders than the preset's, separated by commas.

@@ -10,15 +10,23 @@ from unmask.presets import list_presets, load_preset
 from unmask.registry import did_you_mean
 from unmask.studies.ablations import Ablations
 from unmask.studies.antibody import Antibodies
+from unmask.studies.characters import Characters
+from unmask.studies.cost import Cost
 from unmask.studies.cross_scale import CrossScale
 from unmask.studies.difficulty import Difficulty
+from unmask.studies.ends import Ends
 from unmask.studies.exact import FourByFour
 from unmask.studies.failures import Failures
 from unmask.studies.heatmap import HeatMap
+from unmask.studies.hidden import Hidden
+from unmask.studies.lengths import Lengths
 from unmask.studies.orders import Orders
+from unmask.studies.parallel import Parallel
 from unmask.studies.quality import Quality
+from unmask.studies.rewards import Rewards
 from unmask.studies.second import Second
 from unmask.studies.tau import Tau
+from unmask.studies.transfer import Transfer
 
 STUDIES: dict[str, type] = {
     "sudoku": Orders,
@@ -32,6 +40,14 @@ STUDIES: dict[str, type] = {
     "cross-scale": CrossScale,
     "four-by-four": FourByFour,
     "antibody": Antibodies,
+    "lengths": Lengths,
+    "parallel": Parallel,
+    "transfer": Transfer,
+    "rewards": Rewards,
+    "ends": Ends,
+    "hidden": Hidden,
+    "cost": Cost,
+    "characters": Characters,
 }
 """Name → the dataclass that its presets are read into."""
 

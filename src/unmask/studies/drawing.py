@@ -12,6 +12,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from jaxtyping import Float, Int
+from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -118,6 +119,57 @@ def lines(
         return figure
 
 
+def frontier(series: Mapping[str, Sequence[tuple[float, Point]]], xlabel: str, ylabel: str) -> Figure:
+    """What is gained for what is paid: a line per series through its points, from the cheapest on, on a logarithmic axis.
+
+    The step behind them joins the points that nothing as cheap or cheaper reaches.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 4.6))
+        axes = figure.add_subplot()
+        everything = sorted((x, point.value) for points in series.values() for x, point in points)
+        best = np.maximum.accumulate([value for _, value in everything])
+        axes.step(
+            [x for x, _ in everything], best, where="post", color="#c3c8d0", linewidth=5, zorder=0, label="frontier"
+        )
+        _through(axes, series)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        _legend(figure, 3)
+        return figure
+
+
+def curves(series: Mapping[str, Sequence[tuple[float, Point]]], xlabel: str, ylabel: str) -> Figure:
+    """A line per series through its points, against a number."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 4.2))
+        axes = figure.add_subplot()
+        _through(axes, series)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        _legend(figure, 3)
+        return figure
+
+
+def _through(axes: Axes, series: Mapping[str, Sequence[tuple[float, Point]]]) -> None:
+    for which, (name, points) in enumerate(series.items()):
+        ordered = sorted(points, key=lambda point: point[0])
+        x, colour = [x for x, _ in ordered], COLOURS[which % len(COLOURS)]
+        axes.plot(
+            x,
+            [point.value for _, point in ordered],
+            color=colour,
+            marker=MARKERS[which % len(MARKERS)],
+            linestyle=DASHES[which % len(DASHES)],
+            markersize=5.5,
+            label=name,
+        )
+        axes.vlines(x, [p.low for _, p in ordered], [p.high for _, p in ordered], color=colour, linewidth=1)
+
+
 def histograms(places: Mapping[str, Sequence[float]], problems: int, bins: int = 20) -> Figure:
     """A panel per order: where in the order it first went wrong, from 0 to 1, as shares of all problems, on one scale."""
     edges = np.linspace(0, 1, bins + 1)
@@ -184,14 +236,16 @@ def boards(
         return figure
 
 
-def _legend(figure: Figure) -> None:
+def _legend(figure: Figure, across: int = 5) -> None:
     """Each label of any panel once, above all of them; none where there is nothing to tell apart."""
     found = {}
     for axes in figure.axes:
         for line, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, line)
     if found:
-        figure.legend(found.values(), found.keys(), loc="outside upper left", ncols=min(5, len(found)), fontsize=9.5)
+        figure.legend(
+            found.values(), found.keys(), loc="outside upper left", ncols=min(across, len(found)), fontsize=9.5
+        )
 
 
 def _unit(colour: str) -> tuple[float, ...]:

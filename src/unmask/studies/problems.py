@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from unmask.decode import unmask_canvas
 from unmask.evaluate import Report, Row, Versus, evaluate
 from unmask.live import Regime
+from unmask.protocols import Task
 from unmask.registry import load_denoiser, load_scheduler, shipped
 from unmask.report.gather import report_of
 from unmask.report.tables import is_oracle
@@ -127,7 +128,7 @@ def piece_name(denoiser: str, problems: str, order: str) -> str:
 
 
 def evaluated(
-    problems: SudokuTask,
+    problems: Task,
     denoiser: str,
     order: str,
     scheduler: Any,
@@ -137,7 +138,8 @@ def evaluated(
 ) -> dict[str, Any]:
     """One order on all problems, as the JSON of an evaluation."""
     model = denoiser_named(denoiser)
-    require_fit(model, denoiser, problems)
+    if isinstance(problems, SudokuTask):
+        require_fit(model, denoiser, problems)
     report = evaluate(
         problems,
         model,

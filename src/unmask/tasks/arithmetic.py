@@ -23,7 +23,7 @@ from unmask.tasks.written import Problem, Written
 OPERATIONS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 NAMES = "abcdefgh"
 LARGEST = 9
-MOST_STEPS = 5
+MOST_STEPS = 3
 
 Line = tuple[str, str, str]
 """Left operand, operation, right operand: a digit or a name each."""
@@ -35,7 +35,7 @@ class Arithmetic(Written):
 
     name: ClassVar[str] = "arithmetic"
     prompt_width: ClassVar[int] = 6 * MOST_STEPS + 2
-    answer_width: ClassVar[int] = 6 * MOST_STEPS + 2
+    lengths: ClassVar[tuple[int, ...]] = (24, 32, 48)
 
     kind: Literal["arithmetic"] = "arithmetic"
     least: int = 2

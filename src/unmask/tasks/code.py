@@ -46,7 +46,7 @@ class Code(Written):
 
     name: ClassVar[str] = "code"
     prompt_width: ClassVar[int] = 8 * MOST_EXAMPLES
-    answer_width: ClassVar[int] = 16
+    lengths: ClassVar[tuple[int, ...]] = (16, 24, 32)
 
     kind: Literal["code"] = "code"
     examples: int = MOST_EXAMPLES

@@ -6,6 +6,9 @@ end token, so that every answer begins in the same column::
     c=a+1;a=2+3;?c · · │ 5+1=6;2+3=5;6 . · ·
                        └ the region: all of it hidden at first, the padding too
 
+The region is one of the task's ``lengths``: a denoiser is trained on all of them in turn, so that a generation may be longer than
+its answer needs.
+
 The padding behind the end is hidden and predicted like any token in pre-training and in decoding: a denoiser that was never asked
 there would answer anything. Canvases to learn an order on leave it out of the candidates, since revealing it first tells how
 long the answer is; it stays hidden. Tasks never say where the answer ends.
@@ -44,23 +47,33 @@ class Problem:
     form: str
 
 
+def digest(form: str) -> bytes:
+    """Eight bytes that stand for a problem, the same on every machine."""
+    return blake2b(form.encode(), digest_size=8).digest()
+
+
 def split_of(form: str) -> str:
     """The split that a problem falls into, the same on every machine."""
-    place = int.from_bytes(blake2b(form.encode(), digest_size=8).digest(), "little") / 2.0**64
+    place = int.from_bytes(digest(form), "little") / 2.0**64
     return SPLITS[(place >= SHARES[0]) + (place >= SHARES[0] + SHARES[1])]
 
 
 @dataclass(frozen=True)
 class Written(ABC):
-    """The first ``count`` of a corpus that fall into a ``split``, and a source of training canvases made of them."""
+    """The first ``count`` of a corpus that fall into a ``split``, and a source of training canvases made of them.
+
+    ``length``: the width of the answer's region, one of ``lengths``, the shortest first. None: training takes all of them in turn,
+    from step to step, and a task the shortest.
+    """
 
     name: ClassVar[str]
     prompt_width: ClassVar[int]
-    answer_width: ClassVar[int]
+    lengths: ClassVar[tuple[int, ...]]
 
     count: int = 20_000
     split: str = "train"
     seed: int = 0
+    length: int | None = None
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
@@ -69,6 +82,9 @@ class Written(ABC):
             raise ValueError(f"expected at least one problem, got count = {self.count}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be in 0 .. 2**63 - 1, got {self.seed}")
+        if self.length is not None and self.length not in self.lengths:
+            known = ", ".join(map(str, self.lengths))
+            raise ValueError(f"the length of {self.name} answers must be one of {known}, got {self.length}")
 
     @abstractmethod
     def problem(self, index: int) -> Problem:
@@ -78,6 +94,10 @@ class Written(ABC):
     @abstractmethod
     def grade(problem: Problem, text: str) -> tuple[bool, float]:
         """Whether a text answers the problem, and which share of it is right."""
+
+    def belongs(self, problem: Problem) -> str:
+        """The split of a problem."""
+        return split_of(problem.form)
 
     @cached_property
     def corpus(self) -> tuple[Problem, ...]:
@@ -90,21 +110,21 @@ class Written(ABC):
                     "there are too few such problems; ask for fewer or widen their range"
                 )
             problem = self.problem(index)
-            if split_of(problem.form) == self.split:
+            if self.belongs(problem) == self.split:
                 kept.append(problem)
             index += 1
         return tuple(kept)
 
     @cached_property
     def rows(self) -> Int[Tensor, "N L"]:
-        """All problems with their answers."""
-        return layout(self.corpus, self.prompt_width, self.answer_width)
+        """All problems with their answers, at the longest length."""
+        return layout(self.corpus, self.prompt_width, self.lengths[-1])
 
     @classmethod
     def shape(cls) -> dict[str, Any]:
         """What the configuration of a denoiser must say to fit these problems."""
         return {
-            "max_length": cls.prompt_width + cls.answer_width,
+            "max_length": cls.prompt_width + cls.lengths[-1],
             "vocab_size": VOCABULARY,
             "mask_id": MASK,
             "pad_id": PAD,
@@ -131,7 +151,8 @@ class Written(ABC):
 
     def __call__(self, step: int, batch: int) -> Canvas:
         """The canvases of a training step: a function of the step and the seed alone."""
-        target = self.rows[(torch.arange(batch) + step * batch) % self.count]
+        length = self.length or self.lengths[step % len(self.lengths)]
+        target = self.rows[(torch.arange(batch) + step * batch) % self.count, : self.prompt_width + length]
         canvas = hidden_answers(target, self.prompt_width)
         ended = (target == END).long().cumsum(1)
         candidates = (canvas.tokens == MASK) & ((ended == 0) | (target == END))
@@ -170,7 +191,8 @@ class WrittenTask:
 
     @classmethod
     def generated(cls, kind: Written) -> WrittenTask:
-        return cls(kind, kind.corpus, f"{kind.count} generated ({kind.split}, seed {kind.seed})")
+        longer = "" if kind.length in (None, kind.lengths[0]) else f", length {kind.length}"
+        return cls(kind, kind.corpus, f"{kind.count} generated ({kind.split}, seed {kind.seed}{longer})")
 
     @property
     def name(self) -> str:
@@ -181,7 +203,8 @@ class WrittenTask:
 
     def canvas(self, rows: Sequence[int]) -> Canvas:
         problems = [self.problems[row] for row in rows]
-        return hidden_answers(layout(problems, self.kind.prompt_width, self.kind.answer_width), self.kind.prompt_width)
+        length = self.kind.length or self.kind.lengths[0]
+        return hidden_answers(layout(problems, self.kind.prompt_width, length), self.kind.prompt_width)
 
     def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict:
         """Exact: what stands before the first end token answers the problem. An answer that does not end is wrong."""

@@ -1,0 +1,179 @@
+"""Open text: how likely a model of characters finds passages it has never seen, along different orders.
+
+The exact −log p(x | σ) of each order's own path, in bits per character; for an order drawn at random, one draw of an upper
+bound. Left to right is how the text was written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.decode import unmask_canvas
+from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.finetune import MaskedTraining, train_masked
+from unmask.learn import fitted
+from unmask.policies.policy import OrderPolicy, PolicyConfig
+from unmask.protocols import Canvas, Scheduler
+from unmask.recipe import PolicyTraining
+from unmask.registry import load_scheduler
+from unmask.runs import Run
+from unmask.statistics import mean_interval, paired_bootstrap
+from unmask.studies.orders import label
+from unmask.studies.pieces import Cell, Findings, Piece, Table
+from unmask.studies.problems import BATCH, denoiser_named
+from unmask.studies.texts import LEARNED
+from unmask.studies.trained import finished, history
+from unmask.tasks.passages import ALPHABET, MASK, Passages
+from unmask.train import train_policy
+
+STATISTICS = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
+
+
+@dataclass(frozen=True)
+class DenoiserRun:
+    """What the run of the study's denoiser is made of."""
+
+    model: TransformerConfig
+    data: Passages
+    training: MaskedTraining
+
+
+@dataclass(frozen=True)
+class OrderRun:
+    """The same of its order."""
+
+    denoiser: str
+    policy: PolicyConfig
+    data: Passages
+    training: PolicyTraining
+
+
+@dataclass(frozen=True)
+class Characters:
+    """``passages`` of the text of ``data``; a denoiser of ``width`` and ``layers``, an order for it, and ``orders``."""
+
+    minutes: float = 0.0
+    data: tuple[Path, ...] = ()
+    given: int = 16
+    length: int = 48
+    passages: int = 400
+    width: int = 96
+    layers: int = 4
+    denoiser_training: MaskedTraining = field(default_factory=lambda: MaskedTraining(samples=100_000))
+    order_training: PolicyTraining = field(default_factory=lambda: PolicyTraining(steps=40, prompts=16, select="nll"))
+    orders: tuple[str, ...] = ("random", "left_to_right", "right_to_left", "confidence", "margin", "entropy")
+    baseline: str = "left_to_right"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.baseline not in self.orders:
+            raise ValueError(f"the baseline {self.baseline!r} is not among the orders: {', '.join(self.orders)}")
+        if self.order_training.select != "nll":
+            raise ValueError("nothing is right or wrong in open text: order_training.select must be 'nll'")
+
+    def pieces(self, folder: Path) -> list[Piece]:
+        if len(self.data) != 1:
+            raise ValueError(f"expected one plain text file: name it with --data, got {len(self.data)}")
+        source = Passages(str(self.data[0]), self.given, self.length, self.seed)
+        source.part("test")
+        places = [folder / "runs" / name for name in ("denoiser", "order")]
+
+        def measure(order: str) -> Mapping[str, Any]:
+            denoiser = denoiser_named(str(places[0]))
+            scheduler = load_scheduler(str(places[1]) if order == LEARNED else order, denoiser)
+            return priced(denoiser, scheduler, source.held_out("test", self.passages), self.seed)
+
+        return [
+            Piece("the denoiser", lambda: self._train_denoiser(source, places[0])),
+            Piece("the order", lambda: self._train_order(source, *places)),
+            *(Piece(order, lambda o=order: measure(o)) for order in (*self.orders, LEARNED)),
+        ]
+
+    def findings(self, results: Mapping[str, Any]) -> Findings:
+        from unmask.studies import drawing
+
+        bits = {order: np.array(results[order]["bits"]) for order in (*self.orders, LEARNED)}
+        least = min(bits, key=lambda order: bits[order].mean())
+        alone = all(paired_bootstrap(bits[least], other).high < 0 for order, other in bits.items() if order != least)
+        rows: list[list[Cell | str]] = []
+        points = []
+        for order, values in bits.items():
+            mean, gap = mean_interval(values), paired_bootstrap(values, bits[self.baseline])
+            text = f"{gap.mean:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]".replace("-", "−")
+            strong = order == least and alone
+            rows.append(
+                [
+                    label(order),
+                    Cell(f"{mean.mean:.4f} [{mean.low:.4f}, {mean.high:.4f}]", strong),
+                    "" if order == self.baseline else Cell(text, gap.low > 0 or gap.high < 0),
+                    f"{results[order]['calls'] / len(values):.1f}",
+                ]
+            )
+            points.append(drawing.Point(label(order), mean.mean, mean.low, mean.high, strong))
+        columns = ["order", "bits per character", f"against {label(self.baseline)}, in pairs", "calls"]
+        file, n = self.data[0].name, len(bits[self.baseline])
+        title = f"{file}: {self.length} hidden characters after {self.given}, n = {n:,} test passages, seed {self.seed}"
+        note = (
+            "−log₂ p(x | σ) per character along the order's own path: the fewer the better. Bold: below every other order, or "
+            "different from the baseline, the paired 95 % interval leaving out 0. One training seed."
+        )
+        figure = drawing.intervals({file: points}, "bits per character")
+        return Findings([Table(title, columns, rows, note)], {"characters": figure})
+
+    def _train_denoiser(self, source: Passages, place: Path) -> Mapping[str, Any]:
+        if not finished(place, "denoiser"):
+            shape = TransformerConfig(
+                vocab_size=ALPHABET,
+                width=self.width,
+                n_layers=self.layers,
+                n_heads=4,
+                ffn=2 * self.width,
+                mask_id=MASK,
+                max_length=source.width,
+                positions="learned",
+            )
+            run = _run(place, DenoiserRun(shape, source, self.denoiser_training))
+            with run.lock():
+                model = Transformer(shape).initialise(torch.Generator().manual_seed(self.seed))
+                for _ in train_masked(model, source, self.denoiser_training, run):
+                    pass
+                save_denoiser(model, place / "denoiser", dtype=torch.float16)
+        return {"samples": self.denoiser_training.samples}
+
+    def _train_order(self, source: Passages, denoiser: Path, place: Path) -> Mapping[str, Any]:
+        if not finished(place):
+            model, training = denoiser_named(str(denoiser)), self.order_training
+            shape = PolicyConfig(kind="transformer", width=32, n_layers=2, features=STATISTICS, temperature=0.25)
+            run = _run(place, OrderRun(str(denoiser), shape, source, training))
+            with run.lock():
+                torch.manual_seed(training.seed)
+                policy = OrderPolicy(fitted(shape, model, str(denoiser)))
+                held_out = source.held_out("validation", training.validate)
+                for _ in train_policy(model, policy, replace(source, seed=self.seed + 1), training, held_out, run):
+                    pass
+        return history(place)
+
+
+def priced(denoiser: Any, scheduler: Scheduler, canvas: Canvas, seed: int) -> dict[str, Any]:
+    """Bits per hidden character of each passage, and the canvases that it took."""
+    bits: list[float] = []
+    calls = 0
+    for rows in torch.arange(len(canvas.tokens)).split(BATCH):
+        seeds = seed * 2**32 + rows
+        path = unmask_canvas(denoiser, scheduler, canvas.rows(rows), forced=True, seeds=seeds, record=False)
+        bits += (-path.path_logp.double() / path.reveals / math.log(2)).tolist()
+        calls += path.denoiser_calls
+    return {"bits": bits, "calls": calls}
+
+
+def _run(place: Path, config: DenoiserRun | OrderRun) -> Run:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return Run.create(place, config, resume=True)
