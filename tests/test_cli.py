@@ -281,8 +281,11 @@ def test_a_signal_is_one_line(unmask: Callable, monkeypatch: pytest.MonkeyPatch,
     before = signal.getsignal(signal.SIGTERM)
     stopped, out, err = unmask("data", "--check", "p.csv")
     assert (stopped, out, err.count("\n")) == (code, "", 1)
-    assert "goes on with --resume" in err
+    assert "--resume" not in err  # nothing to go on with
     assert signal.getsignal(signal.SIGTERM) is before
+    monkeypatch.setattr("unmask.cli_learn.load_preset", stop)
+    stopped, _, err = unmask("train", "--out", "runs/order")
+    assert stopped == code and err.count("\n") == 1 and "train goes on with --resume" in err
 
 
 def test_a_reader_that_leaves(tmp_path: Path) -> None:

@@ -167,3 +167,22 @@ def test_in_blocks_the_head_is_computed_where_the_policy_looks(kind: str) -> Non
     as_asked = unmask(DENOISER, counting, tokens, Regime(block=9))
     assert torch.equal(all_priced.order, as_asked.order) and torch.equal(all_priced.tokens, as_asked.tokens)
     assert (sum(rows) < priced) == (kind in ("mlp", "hidden"))
+
+
+def test_a_blockwise_transformer_asks_for_its_block_alone() -> None:
+    tokens, _ = boards(2)
+    rows: dict[bool, int] = {}
+    for blockwise in (False, True):
+        policy = policy_of("transformer", blockwise=blockwise)
+        torch.nn.init.normal_(policy.network.readout.weight, generator=torch.Generator().manual_seed(1))
+        path = unmask(
+            DENOISER,
+            policy,
+            tokens,
+            Regime(block=9),
+            on_step=lambda s, b=blockwise: rows.update({b: rows.get(b, 0) + len(s.view.at[0])}),
+        )
+        assert int(path.reveals.sum()) == int((tokens == 0).sum())
+    assert rows[True] < rows[False] / 2
+    with pytest.raises(ValueError, match="whole board"):
+        PolicyConfig(kind="grid", blockwise=True)

@@ -38,7 +38,7 @@ def test_the_pretended_device_keeps_tensors_apart() -> None:
         assert there.device == THERE and (there + there).device == THERE
         assert (there * torch.tensor(2.0)).cpu().tolist() == [2.0, 2.0, 2.0]
         with pytest.raises(RuntimeError, match="expected all tensors on one device"):
-            there + here
+            torch.add(there, here)
 
 
 def losses(folder: Path) -> list[float]:

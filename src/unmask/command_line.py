@@ -56,9 +56,9 @@ def run(commands: Mapping[str, Command], prog: str, description: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Terminated:
-        _leave(prog, "terminated; a training run goes on with --resume", 143)
+        _leave(prog, f"terminated{_way_on(commands)}", 143)
     except KeyboardInterrupt:
-        _leave(prog, "interrupted; a training run goes on with --resume", 130)
+        _leave(prog, f"interrupted{_way_on(commands)}", 130)
     except ValueError as error:
         _leave(prog, str(error), 2)
     except OSError as error:
@@ -123,6 +123,13 @@ def progress_bar(description: str, unit: str) -> Progress:
         console=errors,
         disable=not (errors.is_terminal and FIRST),
     )
+
+
+def _way_on(commands: Mapping[str, Command]) -> str:
+    """What to say of a command that was stopped: some can be resumed."""
+    command = commands.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    resumes = command is not None and "resume" in inspect.signature(command).parameters
+    return f"; {sys.argv[1]} goes on with --resume" if resumes else ""
 
 
 def set_threads() -> None:

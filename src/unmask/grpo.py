@@ -5,11 +5,12 @@
 Where we depart from Alg. grpo_order_short:
 1. The mean is over live, unforced steps: a state with one candidate has no decision and carries no loss.
 2. The group's standard deviation has a floor, and groups without spread are skipped and counted: dividing by noise amplifies it.
-3. Besides the paper's advantage of whole trajectories there are three with less variance. ``reward_to_go`` credits a choice only
+3. Besides the paper's advantage of whole trajectories there are three others. ``reward_to_go`` credits a choice only
    with what came after it. ``all_action`` knows r(s, i) of *every* candidate, because the forward that the policy reads prices them
    all: the gradient of the immediate reward, Σ_i ∇v(i|s) r(s, i), is exact, and only the future is sampled. ``critic`` compares the
    return to go with what the denoiser already says of it, Φ(s) = Σ_{i∈M} log p_θ(x_i | s): a baseline of the state that nobody has
-   to learn. Credit is then what a reveal told about the others: r_t + Φ(s_{t+1}) − Φ(s_t) = Σ_{j∈M∖i} log p(x_j|s_{t+1})/p(x_j|s_t).
+   to learn. Credit is then what a reveal told about the others:
+   r_t + Φ(s_{t+1}) − Φ(s_t) = Σ_{j∈M∖i} log p(x_j|s_{t+1}) − log p(x_j|s_t).
 4. KL to a reference policy is exact over the candidates, not an estimate from the one drawn.
 """
 
@@ -37,9 +38,9 @@ def advantages(
 
     trajectory: (R − μ_G)/max(σ_G, floor), the same at every step. reward_to_go: the return from t on against the group's mean
     from t on, over the same σ_G. all_action: the return from t + 1 on against the group's mean, in nats like the reward at t
-    itself, which is in :func:`expected_reward`. critic: Σ_k decay^k δ_{t+k} with δ_t = r_t + Φ_{t+1} − Φ_t, against the group's mean
-    and over the group's spread of it (generalised advantage estimation with ``expected`` Φ as the values; decay = 1 is the return
-    to go minus Φ_t). Without ``normalise`` nothing is divided by a spread.
+    itself, which is in :func:`expected_reward`. critic: Σ_k decay^k δ_{t+k} with δ_t = r_t + Φ_{t+1} − Φ_t, against the group's
+    mean and over the group's spread of it (generalised advantage estimation with ``expected`` Φ as the values; decay = 1 is the
+    return to go minus Φ_t). Without ``normalise`` nothing is divided by a spread.
     """
     if kind not in ADVANTAGES:
         raise ValueError(f"advantage must be one of {', '.join(ADVANTAGES)}, got {kind!r}")

@@ -28,6 +28,7 @@ ADDED = {
     "training.at_once": None,
     "training.decay": 1.0,
     "policy.base": "confidence",
+    "policy.blockwise": False,
 }
 """Options that older runs do not name, and what they did."""
 
@@ -116,4 +117,6 @@ def learn(
         found = preflight(denoiser, policy, source(0, config.training.prompts), config.training)
         needs(found)
         found.require()
-        yield from train_policy(denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator)
+        yield from train_policy(
+            denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator, held_out.verify
+        )

@@ -27,7 +27,7 @@ from unmask.objectives import Counts, countable, policy_loss
 from unmask.optimizer_state import flatten_optimizer, restore_optimizer
 from unmask.policies.policy import OrderPolicy
 from unmask.policies.posterior import Posterior
-from unmask.protocols import Canvas, Denoiser, Scheduler, counter_uniform
+from unmask.protocols import Canvas, Denoiser, Scheduler, Verdict, counter_uniform
 from unmask.recipe import PolicyTraining
 from unmask.rollout import Rollout, collect
 from unmask.runs import Run
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 64
 """Held-out problems that are decoded together, unless the recipe says otherwise."""
 
+Verify = Callable[[Sequence[int], Tensor], Verdict]
+"""A task's ``verify``: rows of the validation and their finished tokens, on the CPU."""
+
 
 def train_policy(
     denoiser: Denoiser,
@@ -53,14 +56,16 @@ def train_policy(
     stop: Callable[[], bool] = lambda: False,
     teacher: Scheduler | None = None,
     accelerator: Accelerator | None = None,
+    verify: Verify | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Train in place, yielding a record per step; at the end the policy holds the weights of its best validation.
 
     Its start is validated, too, and is what remains if no step was better: the first record has it as ``start_accuracy``.
 
     With a run: log, checkpoint, resume, and write the best policy to ``policy/``. ``stop`` is asked after every step; when it
-    answers True the run is saved and left, to be resumed. ``teacher`` is the scheduler that ``config.teacher`` names. Of several
-    processes each calls this with the same arguments; the first one writes.
+    answers True the run is saved and left, to be resumed. ``verify`` says which validation answers are right; without it, the
+    target alone is. ``teacher`` is the scheduler that ``config.teacher`` names. Of several processes each calls this with the same
+    arguments; the first one writes.
     """
     if bool(config.teacher) != (teacher is not None):
         raise ValueError(f"config.teacher is {config.teacher!r}, but a teacher was {'not ' * (teacher is None)}given")
@@ -71,7 +76,7 @@ def train_policy(
     policy.to(accelerator.device)
     learner = _Learner(policy, config, accelerator.device)
     start, best, calls = learner.restore(run, together)
-    validated = partial(_validated, denoiser, policy, validation, config, together)
+    validated = partial(_validated, denoiser, policy, validation, config, together, verify)
     first = {} if start else {f"start_{name}": value for name, value in validated().items()}
     best = best if start else _score(first, "start_")
     log = scalars(run.folder, start) if run is not None and together.first else lambda record: None
@@ -119,13 +124,20 @@ def train_policy(
 
 
 def _validated(
-    denoiser: Denoiser, policy: OrderPolicy, validation: Canvas | None, config: PolicyTraining, together: Together
+    denoiser: Denoiser,
+    policy: OrderPolicy,
+    validation: Canvas | None,
+    config: PolicyTraining,
+    together: Together,
+    verify: Verify | None,
 ) -> dict[str, float]:
     """What the held-out problems say of the policy: ``accuracy`` or, if that is what selects, ``nll``."""
     if validation is None:
         return {}
-    measure = path_nll if config.select == "nll" else free_running_accuracy
-    return {config.select: measure(denoiser, policy, validation, config.at_once or ROWS_AT_ONCE, together)}
+    at_once = config.at_once or ROWS_AT_ONCE
+    if config.select == "nll":
+        return {"nll": path_nll(denoiser, policy, validation, at_once, together)}
+    return {"accuracy": free_running_accuracy(denoiser, policy, validation, at_once, together, verify)}
 
 
 def _score(record: Mapping[str, Any], prefix: str = "") -> float:
@@ -148,12 +160,13 @@ def free_running_accuracy(
     canvas: Canvas,
     rows_at_once: int = ROWS_AT_ONCE,
     together: Together | None = None,
+    verify: Verify | None = None,
 ) -> float:
-    """The share of held-out problems solved by greedy free-running decoding."""
+    """The share of held-out problems solved by greedy free-running decoding: right as ``verify`` says, or as the target is."""
     right = 0
-    for part in _parts(canvas, rows_at_once, together):
-        path = unmask_canvas(denoiser, scheduler, part, record=False)
-        right += int(_as_wanted(path.tokens, part).sum())
+    for rows, part in _parts(canvas, rows_at_once, together):
+        tokens = unmask_canvas(denoiser, scheduler, part, record=False).tokens
+        right += int((_as_wanted(tokens, part) if verify is None else verify(rows.tolist(), tokens.cpu()).exact).sum())
     return (right if together is None else together.sum(right)) / len(canvas.tokens)
 
 
@@ -166,7 +179,7 @@ def path_nll(
 ) -> float:
     """−log p(x | σ) of held-out problems per revealed token, in nats, for the scheduler's greedy order σ."""
     logp, tokens = 0.0, 0
-    for part in _parts(canvas, rows_at_once, together):
+    for _, part in _parts(canvas, rows_at_once, together):
         path = unmask_canvas(denoiser, scheduler, part, forced=True, record=False)
         logp, tokens = logp + float(path.path_logp.double().sum()), tokens + int(path.reveals.sum())
     if together is not None:
@@ -174,12 +187,12 @@ def path_nll(
     return -logp / tokens
 
 
-def _parts(canvas: Canvas, rows_at_once: int, together: Together | None) -> Iterator[Canvas]:
-    """This process's part of the canvases, so many at once."""
+def _parts(canvas: Canvas, rows_at_once: int, together: Together | None) -> Iterator[tuple[Int[Tensor, "b"], Canvas]]:
+    """This process's part of the canvases, so many at once, and which they are."""
     mine = torch.arange(len(canvas.tokens)) if together is None else together.share(len(canvas.tokens))
     for rows in mine.split(rows_at_once):
         part = canvas.rows(rows)
-        yield part if together is None else part.to(together.accelerator.device)
+        yield rows, part if together is None else part.to(together.accelerator.device)
 
 
 def _as_wanted(tokens: Int[Tensor, "B L"], canvas: Canvas) -> Bool[Tensor, "B"]:

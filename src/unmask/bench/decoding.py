@@ -19,10 +19,12 @@ from unmask.bench.backbones import backbone, llada_like
 from unmask.bench.measuring import Finding, ratios, rounds
 from unmask.caching import cached
 from unmask.decode import unmask
-from unmask.denoisers.transformer import Transformer
+from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.flops import head_flops, trunk_flops
 from unmask.live import Regime
 from unmask.protocols import Denoiser, View
 from unmask.schedulers import confidence
+from unmask.shapes import LLADA_8B
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,15 @@ def decoding(config: Decoding) -> Iterator[Finding]:
         yield Finding.median(f"{name}: their time over ours", ratios(times["theirs"], times["ours"]), "×")
     path = unmask(plain, confidence, tokens, blocks, record=False)
     yield Finding("share of decoding that is denoiser and pricing", 100 * path.denoiser_seconds / path.seconds, "%")
+    for name, shape in (("this backbone", plain.config), ("LLaDA-8B", LLADA_8B)):
+        most = most_saved(shape, config.prompt + config.length, config.block)
+        yield Finding(f"FLOPs with the whole head over those without: {name}", most, "×")
+
+
+def most_saved(shape: TransformerConfig, canvas: int, block: int) -> float:
+    """What a loop saves at most that computes the head only where it may reveal: (block + 1)/2 positions in the mean."""
+    trunk = trunk_flops(shape, canvas)
+    return (trunk + head_flops(shape, canvas)) / (trunk + head_flops(shape, 1) * (block + 1) / 2)
 
 
 def sources() -> dict[str, str]:

@@ -86,6 +86,8 @@ def measured(shape: TransformerConfig, config: PolicyCost) -> Iterator[Finding]:
     in_blocks = [100 * (policy + whole - block) / (trunk + block) for trunk, whole, block, policy in parts]
     yield Finding.median(f"measured, any order: {name}", any_order, "%")
     yield Finding.median(f"measured, blocks of {config.block}: {name}", in_blocks, "%")
+    alone = [100 * policy / (trunk + block) for trunk, _, block, policy in parts]
+    yield Finding.median(f"measured, blocks of {config.block}, blockwise: {name}", alone, "%")
     yield from computed(shape, config, name)
 
 

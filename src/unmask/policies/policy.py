@@ -34,7 +34,9 @@ class PolicyConfig:
     ``features`` of the statistics kinds: log p̂, entropy / log V, j / L, margin, share revealed, and how far away the nearest token
     is that is known on the ``left`` and on the ``right`` (logarithms of distances); the hidden bit is always there.
     ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid kind reads the whole
-    distribution of a cell, not only its statistics. ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
+    distribution of a cell, not only its statistics. ``blockwise``: in blocks, a transformer reads what the denoiser says of its
+    block alone, and the head is not computed for the rest. ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it
+    fits.
     """
 
     kind: str = "grid"
@@ -44,6 +46,7 @@ class PolicyConfig:
     features: Sequence[str] = ("confidence", "entropy", "position")
     tokens: bool = True
     distribution: bool = True
+    blockwise: bool = False
     residual: bool = True
     base: str = "confidence"
     temperature: float = 1.0
@@ -60,6 +63,8 @@ class PolicyConfig:
             raise ValueError(f"policy kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if unknown := [name for name in self.features if name not in FEATURES]:
             raise ValueError(f"unknown policy features {unknown}: expected some of {', '.join(FEATURES)}")
+        if self.blockwise and self.kind == "grid":
+            raise ValueError("a grid policy reads the whole board: blockwise goes with the other kinds")
         if self.base not in BASES:
             raise ValueError(f"the policy's base must be one of {', '.join(BASES)}, got {self.base!r}")
         if not 0 < self.temperature < float("inf"):
@@ -95,7 +100,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
     @property
     def whole(self) -> bool:
         """Must positions be priced that cannot be chosen? Those that look at each other must; the rest go without the head."""
-        return self.config.kind in ("transformer", "grid")
+        return self.config.kind in ("transformer", "grid") and not self.config.blockwise
 
     @classmethod
     def _load_as_pickle(cls, *_: Any, **__: Any) -> "OrderPolicy":
