@@ -64,8 +64,7 @@ def test_the_denoiser_is_frozen() -> None:
     assert all(torch.equal(p, before[name]) for name, p in denoiser.named_parameters())  # pyright: ignore
 
 
-@pytest.mark.parametrize("stop_after", [1, 3, 4])
-@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize(("stop_after", "beta"), [(1, 0.1), (3, 0.0), (4, 0.1)])
 def test_resume_is_bit_for_bit(tmp_path: Path, stop_after: int, beta: float) -> None:
     config = dataclasses.replace(TRAINING, beta=beta, outer=2)
     held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)

@@ -39,7 +39,7 @@ class Cost:
             llada = backbone == "LLaDA-8B" and "any order" in what
             rows.append([one["what"], f"{one['value']:.2f}{spread}", str(one["n"]), f"{PAPER}" if llada else ""])
             point = drawing.Point(SHORT.get(what, what), one["value"], low, high, paper=PAPER if llada else None)
-            panels.setdefault(backbone, []).append(point)
+            panels.setdefault(backbone.replace(", ", ",\n"), []).append(point)
         note = (
             "Medians and spread of interleaved rounds of CPU time; what is computed from FLOPs has one. The paper: whole decodings "
             "of GSM8K, 128 tokens, LLaDA-8B."
