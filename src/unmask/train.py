@@ -142,14 +142,18 @@ def _validated(
 
 def _score(record: Mapping[str, Any], prefix: str = "") -> float:
     """The higher the better: accuracy, or the likelihood of a token; −1 where nothing was validated."""
-    if (nll := record.get(f"{prefix}nll")) is not None:
+    if isinstance(nll := record.get(f"{prefix}nll"), float):
         return math.exp(-nll)
-    return record.get(f"{prefix}accuracy", -1.0)
+    return accuracy if isinstance(accuracy := record.get(f"{prefix}accuracy"), float) else -1.0
 
 
 def kept_step(metrics: Sequence[Mapping[str, Any]]) -> int | None:
-    """The step after which the policy was the one that is kept; 0 is its start, None where nothing was validated."""
-    scores = [(0, _score(record, "start_")) for record in metrics[:1]] + [(r["step"], _score(r)) for r in metrics]
+    """The step after which the policy was the one that is kept; 0 is its start, None where nothing was validated.
+
+    Metrics may be damaged: what is no record of a step is passed over.
+    """
+    records = [record for record in metrics if isinstance(record.get("step"), int)]
+    scores = [(0, _score(record, "start_")) for record in records[:1]] + [(r["step"], _score(r)) for r in records]
     best = max((score for _, score in scores), default=-1.0)
     return None if best < 0 else next(step for step, score in scores if score == best)
 
