@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,14 +32,21 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("COLUMNS", raising=False)
 
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["unmask", *words])
-        code = 0
-        try:
-            run(COMMANDS, "unmask", "")
-        except SystemExit as end:
-            code = int(end.code or 0)
-        heard = capsys.readouterr()
-        return code, heard.out, heard.err
+    return lambda *words: called(COMMANDS, words, monkeypatch, capsys)
 
-    return call
+
+def called(
+    commands: Mapping[str, Callable[..., None]],
+    words: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> tuple[int, str, str]:
+    """``unmask WORDS`` with these commands, as a shell would see it."""
+    monkeypatch.setattr(sys, "argv", ["unmask", *words])
+    code = 0
+    try:
+        run(commands, "unmask", "")
+    except SystemExit as end:
+        code = int(end.code or 0)
+    heard = capsys.readouterr()
+    return code, heard.out, heard.err

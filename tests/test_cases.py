@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from commands_for_tests import called
 from denoisers_for_tests import text_denoiser
 from family_fixtures import write
 from test_report import evaluation, row
-from unmask import cli_decode, cli_evaluate, cli_generate, cli_report, command_line
+from unmask import cli_decode, cli_evaluate, cli_generate, cli_report
 from unmask.evaluate import Report
 from unmask.live import Regime
 from unmask.registry import load_scheduler
@@ -40,17 +40,7 @@ def unmask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
 
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["unmask", *words])
-        code = 0
-        try:
-            command_line.run(COMMANDS, "unmask", "")
-        except SystemExit as end:
-            code = int(end.code or 0)
-        heard = capsys.readouterr()
-        return code, heard.out, heard.err
-
-    return run
+    return lambda *words: called(COMMANDS, words, monkeypatch, capsys)
 
 
 def report(**solved: str) -> Report:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from commands_for_tests import called
 from unmask import cli_decode, command_line
 from unmask.report.live_boards import Lane, LiveBoards
 from unmask.tasks.sudoku import parse, solve
@@ -90,14 +91,8 @@ def decode(
                 _environ={"TERM": "xterm-256color", "COLORTERM": "truecolor", **(environ or {})},
             )
             monkeypatch.setattr(cli_decode, "console", screen)
-        monkeypatch.setattr(sys, "argv", ["unmask", "decode", *words])
-        code = 0
-        try:
-            command_line.run(COMMANDS, "unmask", "")
-        except SystemExit as end:
-            code = int(end.code or 0)
-        heard = capsys.readouterr()
-        return code, out.getvalue() + heard.out + heard.err
+        code, *heard = called(COMMANDS, ["decode", *words], monkeypatch, capsys)
+        return code, out.getvalue() + "".join(heard)
 
     return run
 

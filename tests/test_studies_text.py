@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from unmask.denoisers.folder import save_denoiser
-from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.evaluate import Report, Row, evaluate
 from unmask.finetune import MaskedTraining
 from unmask.live import Regime
@@ -29,34 +28,22 @@ from unmask.studies.pieces import Cell, Findings, conclude, run_study
 from unmask.studies.texts import Ground, Texts, blocks_of
 from unmask.studies.trained import curve, finished, history
 from unmask.tasks.arithmetic import Arithmetic
-from unmask.tasks.characters import END, MASK, PAD, VOCABULARY, encode
+from unmask.tasks.characters import END, PAD, encode
 from unmask.tasks.code import Code
 from unmask.tasks.kinds import WRITTEN
 from unmask.tasks.passages import OTHER, Passages
 from unmask.tasks.written import WrittenTask
+from written_for_tests import Truthful, tiny
 
 SMALL = Texts(generated=3, steps=1, prompts=2, validate=2)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a denoiser for each task: random weights, so that nothing is ever solved and everything is quick."""
+    """A folder with a denoiser for each task."""
     folder = tmp_path_factory.mktemp("runs")
     for seed, (name, kind) in enumerate(WRITTEN.items()):
-        shape = TransformerConfig(
-            vocab_size=VOCABULARY,
-            width=16,
-            n_layers=1,
-            n_heads=2,
-            ffn=16,
-            mask_id=MASK,
-            max_length=kind.prompt_width + kind.lengths[-1],
-            positions="learned",
-            pad_id=PAD,
-            end_ids=(END,),
-        )
-        model = Transformer(shape).initialise(torch.Generator().manual_seed(seed))
-        save_denoiser(model, folder / name / "denoiser")
+        save_denoiser(tiny(kind, seed), folder / name / "denoiser")
     return folder
 
 
@@ -229,29 +216,11 @@ def test_the_cost_of_a_policy(tmp_path: Path) -> None:
 # End tokens.
 
 
-class Sure:
-    """Knows the answer to each prompt, and is equally sure of all of it."""
-
-    mask_id, pad_id, end_ids, forbidden_ids = MASK, PAD, (END,), (MASK,)
-
-    def __init__(self, task: WrittenTask) -> None:
-        self.forwarded, self.start = 0, task.kind.prompt_width
-        self.answers = {tuple(row[: self.start].tolist()): row for row in task.canvas(range(len(task))).target}
-
-    def hidden(self, tokens: torch.Tensor, attention: torch.Tensor | None = None) -> torch.Tensor:
-        self.forwarded += len(tokens)
-        truth = torch.stack([self.answers[tuple(row[: self.start].tolist())] for row in tokens])
-        return torch.nn.functional.one_hot(truth, VOCABULARY).float() * 20
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden
-
-
 @pytest.mark.parametrize("ends", ["allow", "damp", "suppress"])
 def test_when_the_first_end_is_revealed(ends: str) -> None:
     task = WrittenTask.generated(Arithmetic(count=5, split="test", length=48))
     for order, first in (("right_to_left", 1.0 if ends == "suppress" else 0.0), ("left_to_right", 1.0)):
-        found = decoded(task, Sure(task), SCHEDULERS[order](), ends, seed=0)
+        found = decoded(task, Truthful(task), SCHEDULERS[order](), ends, seed=0)
         assert found["solved"] == "11111"
         assert found["first_end"] == [first] * 5
         assert found["short"] == found["long"] == [0] * 5

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from unmask.cli_evaluate import evaluate_command
-from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.evaluate import evaluate
 from unmask.finetune import random_pattern
 from unmask.live import Regime
@@ -28,6 +27,7 @@ from unmask.tasks.code import GRID, Code, outputs
 from unmask.tasks.countdown import Countdown, published, read_problems, solve
 from unmask.tasks.kinds import written_task
 from unmask.tasks.written import Problem, Written, WrittenTask, digest, split_of
+from written_for_tests import Truthful, tiny
 
 KINDS: list[type[Written]] = [Arithmetic, Code, Countdown]
 COUNTDOWN = Path(__file__).resolve().parents[2] / "shared" / "data" / "countdown"
@@ -433,41 +433,6 @@ def test_evaluate_decodes_and_judges(kind: type[Written]) -> None:
     truth = evaluate(task, Truthful(task), orders, {"any": Regime(), "blocks": Regime(block=8)}, batch=2)
     assert len(truth.rows) == 4
     assert all(row.exact == 1 and row.cell == 1 for row in truth.rows)
-
-
-def tiny(kind: type[Written]) -> Transformer:
-    config = TransformerConfig(
-        vocab_size=VOCABULARY,
-        width=16,
-        n_layers=1,
-        n_heads=2,
-        ffn=16,
-        mask_id=MASK,
-        max_length=kind.prompt_width + kind.lengths[-1],
-        positions="learned",
-        pad_id=PAD,
-        end_ids=(END,),
-    )
-    return Transformer(config).initialise(torch.Generator().manual_seed(0)).requires_grad_(False).eval()
-
-
-class Truthful:
-    """Knows the answer to each prompt, and is equally sure of all of it."""
-
-    mask_id, pad_id, end_ids, forbidden_ids = MASK, PAD, (END,), (MASK,)
-
-    def __init__(self, task: WrittenTask) -> None:
-        self.forwarded, self.start = 0, task.kind.prompt_width
-        target = task.canvas(range(len(task))).target
-        self.answers = {tuple(row[: self.start].tolist()): row for row in target}
-
-    def hidden(self, tokens: torch.Tensor, attention: torch.Tensor | None = None) -> torch.Tensor:
-        self.forwarded += len(tokens)
-        truth = torch.stack([self.answers[tuple(row[: self.start].tolist())] for row in tokens])
-        return torch.nn.functional.one_hot(truth, VOCABULARY).float() * 12
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden
 
 
 def test_one_step_at_a_time_the_order_decides() -> None:

@@ -277,6 +277,12 @@ class Verdict:
     exact: Bool[Tensor, "B"]
     share: Float[Tensor, "B"]
 
+    @classmethod
+    def of(cls, tokens: Int[Tensor, "B L"], target: Int[Tensor, "B L"], asked: Bool[Tensor, "B L"]) -> Verdict:
+        """Token by token, where it was asked for."""
+        share = ((tokens == target) & asked).sum(1) / asked.sum(1)
+        return cls(exact=share == 1, share=share)
+
 
 @runtime_checkable
 class Task(Protocol):

@@ -238,9 +238,7 @@ class AntibodyTask:
         """Exact: every hidden residue is the antibody's own. Share: the part of them that is (sequence recovery)."""
         canvas = self.canvas(rows)
         assert canvas.region is not None
-        right = (tokens == canvas.target) & canvas.region
-        share = right.sum(1) / canvas.region.sum(1)
-        return Verdict(exact=share == 1, share=share)
+        return Verdict.of(tokens, canvas.target, canvas.region)
 
     def stratum(self, row: int) -> str:
         length = len(self.chains[row].cdrs[2])

@@ -257,9 +257,7 @@ class TextTask:
         """Exact: every token of the answer, its end too. Share: the part of them that is right."""
         canvas = self.canvas(rows)
         assert canvas.candidates is not None
-        right = (tokens == canvas.target) & canvas.candidates
-        share = right.sum(1) / canvas.candidates.sum(1)
-        return Verdict(exact=share == 1, share=share)
+        return Verdict.of(tokens, canvas.target, canvas.candidates)
 
     def stratum(self, row: int) -> str:
         """By the length of the answer, in powers of two."""
