@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unmask import cli
 from unmask.bench import caches, decoding, learning, loops, policy_cost, suite
-from unmask.bench.backbones import backbone, llada_like, policy_for
+from unmask.bench.backbones import backbone, llada_like, policy_for, repeated
 from unmask.bench.measuring import Finding, TensorBytes, exponent, ratios, rounds
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.flops import head_flops, linear_flops, parameters, policy_flops, trunk_flops
@@ -87,6 +87,20 @@ def test_llada_and_its_proportions() -> None:
         small = llada_like(width, layers)
         assert head_flops(small, 1) / linear_flops(small) == pytest.approx(share, rel=0.02)
         assert small.mask_id == small.vocab_size - 1
+
+
+def test_one_layer_at_all_depths() -> None:
+    """The forward of as many layers as the shape says, all with the same weights."""
+    shape = llada_like(128, 3, 50)
+    shared, whole = repeated(shape), backbone(shape)
+    assert shared.config == shape
+    assert sum(p.numel() for p in shared.parameters()) == sum(
+        p.numel() for p in backbone(replace(shape, n_layers=1)).parameters()
+    )
+    layer = {f"blocks.{n}.{name}": w for n in range(3) for name, w in shared.blocks[0].state_dict().items()}
+    whole.load_state_dict({**shared.state_dict(), **layer})
+    tokens = torch.randint(49, (2, 12), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(shared.hidden(tokens), whole.hidden(tokens), rtol=0, atol=0)
 
 
 def test_the_policys_own_flops_are_a_small_part_of_llada() -> None:
@@ -200,7 +214,7 @@ def test_accuracy_is_not_measured_where_nothing_can_be_stale() -> None:
 
 
 def test_the_suite_is_complete() -> None:
-    assert set(suite.SUITE) == {"caches", "policy-cost", "decoding", "learning", "throughput", "growth"}
+    assert set(suite.SUITE) == {"caches", "policy-cost", "decoding", "learning", "throughput", "growth", "processes"}
     for run, full, quick in suite.SUITE.values():
         assert callable(run)
         assert type(full) is type(quick)

@@ -129,5 +129,6 @@ def test_the_launched_command(place: Path, tmp_path: Path) -> None:
     """`accelerate launch -m unmask.cli lm-eval`: two processes, a new folder, one table."""
     few = [*benchmark_words(place, tmp_path / "two"), "--limit", "3"]
     said = launch(2, tmp_path, "lm-eval", *few)
+    assert said.count("s of 2 processes") == 1
     assert said.count("3 problems, 2-shot") == 1
     assert len(keys(tmp_path / "two" / "samples.jsonl")) == 3

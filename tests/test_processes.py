@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from test_cli_learn import TINY
+from unmask.bench import processes
+from unmask.bench.measuring import Finding
+from unmask.bench.processes import launch, require_same
 from unmask.learn import Learn, learn
 from unmask.presets import load_preset
 from unmask.runs import Run
@@ -22,32 +23,14 @@ CONFIG = TINY.replace("prompts = 2", 'prompts = 5\ngroup = 2\nadvantage = "rewar
 )
 
 
-def launch(processes: int, folder: Path, *words: str) -> str:
-    """`accelerate launch`, as the documentation says; what was printed."""
-    options = ["--cpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    command = [sys.executable, "-m", "accelerate.commands.launch", *options, "--num_processes", str(processes)]
-    port = 20_000 + os.getpid() % 20_000  # several tests may launch at once
-    command += ["--main_process_port", str(port), "-m", "unmask.cli", *words]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("processes")
     (folder / "tiny.toml").write_text(CONFIG)
     config = load_preset(folder / "tiny.toml", Learn)
     list(learn(config, folder / "one"))
-    launch(2, folder, "train", "--preset", "tiny.toml", "--out", "two")
+    said = launch(2, folder, "train", "--preset", "tiny.toml", "--out", "two")
+    assert said.count("in each of 2 processes") == 1, said  # the second one is silent
     list(itertools.islice(learn(config, folder / "resumed"), 3))
     launch(2, folder, "train", "--preset", "tiny.toml", "--out", "resumed", "--resume")
     return folder
@@ -67,3 +50,34 @@ def test_two_processes_train_as_one(runs: Path, other: str) -> None:
         for name in a.keys() - {"seconds"}:
             assert a[name] == pytest.approx(b[name], rel=1e-3, abs=1e-4), name
     assert torch.allclose(weights(runs / "one"), weights(runs / other), atol=2e-3)
+
+
+def test_the_benchmark_compares_equal_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates from the second step on, over those of one process in the same turn."""
+    seconds = {1: [9.0, 4.0, 4.0], 2: [9.0, 2.0, 3.0]}
+
+    def pretended(count: int, folder: Path, *words: str) -> str:
+        run = Run(folder / words[-1])
+        run.folder.mkdir()
+        lines = [json.dumps({"step": n, "return": -1.0 - n, "seconds": s}) for n, s in enumerate(seconds[count])]
+        (run.folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        return ""
+
+    monkeypatch.setattr(processes, "launch", pretended)
+    one, two, _ = processes.processes(processes.Processes(steps=3, prompts=4, repeats=2))
+    assert one == Finding("one process: trajectories per second", 1.0, "/s", 1.0, 1.0, 2, "spread")
+    assert two.value == pytest.approx(1.6)
+
+
+def test_different_trainings_are_not_compared() -> None:
+    log = [{"step": 1.0, "return": -2.0, "seconds": 1.0}]
+    require_same(log, [{"step": 1.0, "return": -2.0 - 1e-4, "seconds": 7.0}], 2)
+    with pytest.raises(
+        ValueError, match="2 processes are not the same training as one: return of step 1 is -3, not -2"
+    ):
+        require_same(log, [{"step": 1.0, "return": -3.0, "seconds": 1.0}], 2)
+
+
+def test_a_launch_that_fails_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"(?s)2 processes ended with exit code \d+.*unknown train preset"):
+        launch(2, tmp_path, "train", "--preset", "nonsense", "--out", "run")

@@ -30,7 +30,7 @@ def bench(name: str = "all", /, quick: bool = False, json: Path | None = None) -
     Args:
         name: caches (what they save and cost), policy-cost (what a learned order adds to decoding), decoding (against the published
             loops), learning (against recomputed and free rollouts), throughput (against a matrix product), growth (with length,
-            vocabulary, batch and group), or all.
+            vocabulary, batch and group), processes (two against one, wall time: on idle cores), or all.
         quick: Small sizes, for a look: its numbers are not results.
         json: Also write everything to this file, with versions and settings.
     """

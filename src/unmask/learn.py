@@ -99,13 +99,14 @@ def learn(
     before the first; a run that does not fit into memory is refused then.
     """
     accelerator = started(config.training.mixed_precision)
+    together = Together(accelerator)
     denoiser = load_denoiser(config.denoiser, DTYPES[config.dtype]).to(accelerator.device)
     source = problems(config.data, denoiser, config.denoiser)
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
     if accelerator.is_main_process:
         Run.create(folder, config, resume=resume, added=ADDED)
-    Together(accelerator).wait()
+    together.wait()
     run = Run(Path(folder))
     with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
         torch.manual_seed(config.training.seed)
@@ -114,8 +115,9 @@ def learn(
             _begin_as(policy, config.start, denoiser)
         held_out = source.held_out(config.training.validate, config.validation)
         validation = held_out.canvas(range(len(held_out)))
-        found = preflight(denoiser, policy, source(0, config.training.prompts), config.training)
-        needs(found)
+        mine = source(0, config.training.prompts).rows(together.shared(config.training.prompts))
+        found = preflight(denoiser, policy, mine, config.training)
+        needs(dataclasses.replace(found, processes=together.processes))
         found.require()
         yield from train_policy(
             denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator, held_out.verify

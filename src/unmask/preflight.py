@@ -31,7 +31,10 @@ JOINED = 2
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes, canvases and seconds of one training step. ``weights`` are loaded already; ``available`` is left beside them."""
+    """Bytes, canvases and seconds of one training step in each of ``processes``.
+
+    ``weights`` are loaded already; ``available`` is left beside them.
+    """
 
     weights: int
     rollout: int
@@ -39,15 +42,17 @@ class Needs:
     forwards: int
     seconds: float
     available: int
+    processes: int = 1
 
     @property
     def lines(self) -> tuple[str, str]:
         """For people."""
         size = lambda count: f"{count / 2**30:.2f} GiB" if count >= 2**29 else f"{count / 2**20:.0f} MiB"  # noqa: E731
+        each = f" in each of {self.processes} processes" if self.processes > 1 else ""
         return (
             f"memory: weights {size(self.weights)}, kept states {size(self.rollout)}, head {size(self.head)}; "
             f"{size(self.available)} are free",
-            f"a step: up to {self.forwards} denoiser forwards, about {self.seconds:.1f} s of them",
+            f"a step: up to {self.forwards} denoiser forwards{each}, about {self.seconds:.1f} s of them",
         )
 
     def require(self) -> None:

@@ -32,9 +32,14 @@ def started(mixed_precision: str = "no", patience: timedelta = PATIENCE) -> Acce
     return Accelerator(mixed_precision=mixed_precision, kwargs_handlers=[InitProcessGroupKwargs(timeout=patience)])
 
 
+def launched_processes() -> int:
+    """How many processes ``accelerate launch`` (or torchrun) has started with this one."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def launched(patience: timedelta = PATIENCE) -> Together | None:
-    """All processes of an ``accelerate launch`` (or torchrun); None where this one is alone."""
-    return Together(started(patience=patience)) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+    """All processes of an ``accelerate launch``; None where this one is alone."""
+    return Together(started(patience=patience)) if launched_processes() > 1 else None
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,12 @@ class Together:
     def share(self, count: int) -> Int[Tensor, "p"]:
         """This process's part of ``count`` rows, next to each other."""
         return torch.arange(count).tensor_split(self.processes)[self.accelerator.process_index]
+
+    def shared(self, prompts: int) -> Int[Tensor, "p"]:
+        """This process's part of a training step, which must have something for everybody."""
+        if prompts < self.processes:
+            raise ValueError(f"{self.processes} processes cannot share {prompts} prompts: ask for more prompts")
+        return self.share(prompts)
 
     def dealt(self, items: Sequence[T]) -> Sequence[T]:
         """This process's part of ``items``, dealt like cards: of sorted ones everybody gets some of each kind."""

@@ -71,8 +71,7 @@ def train_policy(
         raise ValueError(f"config.teacher is {config.teacher!r}, but a teacher was {'not ' * (teacher is None)}given")
     accelerator = accelerator or started(config.mixed_precision)
     together = Together(accelerator)
-    if config.prompts < together.processes:
-        raise ValueError(f"{together.processes} processes cannot share {config.prompts} prompts: ask for more prompts")
+    row = together.shared(config.prompts)
     policy.to(accelerator.device)
     learner = _Learner(policy, config, accelerator.device)
     start, best, calls = learner.restore(run, together)
@@ -83,7 +82,6 @@ def train_policy(
     for step in range(start, config.steps):
         began, before = time.perf_counter(), denoiser.forwarded
         learner.renew_reference(step)
-        row = together.share(config.prompts)
         canvas = source(step, config.prompts).rows(row).to(accelerator.device)
         rollout = collect(
             denoiser,

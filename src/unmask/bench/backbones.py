@@ -32,6 +32,14 @@ def backbone(config: TransformerConfig, dtype: torch.dtype = torch.float32, seed
     return denoiser.requires_grad_(False).eval()
 
 
+def repeated(config: TransformerConfig) -> Transformer:
+    """The whole depth with one layer's random weights: what a forward costs, where all layers would not fit."""
+    denoiser = backbone(replace(config, n_layers=1))
+    denoiser.blocks = torch.nn.ModuleList([denoiser.blocks[0]] * config.n_layers)
+    denoiser.config = config
+    return denoiser
+
+
 def policy_for(denoiser: Transformer, config: PolicyConfig = TEXT_POLICY) -> OrderPolicy:
     """An order policy of the named shape with its initial weights."""
     fitted = replace(config, vocab_size=denoiser.config.vocab_size, mask_id=denoiser.mask_id)

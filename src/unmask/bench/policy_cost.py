@@ -1,4 +1,4 @@
-"""What an order policy adds to a decoding step, measured on backbones of LLaDA's block and computed for LLaDA-8B itself.
+"""What an order policy adds to a decoding step, measured on LLaDA-8B's shape and on smaller backbones of its block.
 
 The parts of a step in the middle of a decoding (half of the answer hidden, half of its block) are timed in turns: the trunk, the
 policy, and head and prices over all hidden positions and over those of the block. In any order
@@ -7,12 +7,14 @@ policy, and head and prices over all hidden positions and over those of the bloc
 
 and in blocks, where a heuristic prices only its block and a policy everything hidden,
 
-    added = (policy + prices of all − prices of the block) / (trunk + prices of the block).
+    added = (policy + prices of all − prices of the block) / (trunk + prices of the block),
+
+or, for a policy that reads its block alone (``blockwise``), policy / (trunk + prices of the block).
 
 Parts, and not whole decodings: what is sought is smaller than the noise of a forward. The paper reports 1.67 % (Table
-inference_cost: GSM8K, 128 tokens, LLaDA-8B). Prices cost more than their FLOPs, for they are bound by memory: what is computed for
-LLaDA-8B from FLOPs is too little. At LLaDA's ratio of head to trunk a narrower backbone has more prices per FLOP of its trunk, so
-what is measured there is rather too much.
+inference_cost: GSM8K, 128 tokens, LLaDA-8B). LLaDA-8B in float32 takes 32 GB; one layer's weights at all 32 depths take 5 and
+cost the same time. Prices cost more than their FLOPs, for they are bound by memory. At LLaDA's ratio of head to trunk a narrower
+backbone has more prices per FLOP of its trunk, so what is measured there is rather too much.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from dataclasses import dataclass
 
 import torch
 
-from unmask.bench.backbones import backbone, llada_like, policy_for
+from unmask.bench.backbones import backbone, llada_like, policy_for, repeated
 from unmask.bench.measuring import Finding, rounds
 from unmask.decode import look
-from unmask.denoisers.transformer import TransformerConfig
+from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.flops import head_flops, parameters, policy_flops, trunk_flops
 from unmask.live import LiveRows, Regime
 from unmask.policies.policy import OrderPolicy
@@ -38,7 +40,10 @@ PAPER = 1.67
 
 @dataclass(frozen=True)
 class PolicyCost:
-    """A canvas of ``prompt`` given and ``length`` other tokens. ``vocabularies``: None keeps LLaDA's ratio of head to trunk."""
+    """A canvas of ``prompt`` given and ``length`` other tokens. ``vocabularies``: None keeps LLaDA's ratio of head to trunk.
+
+    ``whole`` measures LLaDA-8B's own shape too, which takes 5 GB and a minute a forward on one core.
+    """
 
     width: int = 1024
     layers: int = 8
@@ -46,25 +51,30 @@ class PolicyCost:
     prompt: int = 128
     length: int = 128
     block: int = 32
+    whole: bool = True
     repeats: int = 3
 
 
-QUICK = PolicyCost(width=256, layers=2, vocabularies=(None,), prompt=64, length=64, repeats=2)
+QUICK = PolicyCost(width=256, layers=2, vocabularies=(None,), prompt=64, length=64, whole=False, repeats=2)
 
 
 def policy_cost(config: PolicyCost) -> Iterator[Finding]:
     for vocabulary in config.vocabularies:
-        yield from measured(llada_like(config.width, config.layers, vocabulary), config)
+        shape = llada_like(config.width, config.layers, vocabulary)
+        name = f"{config.layers} layers of width {config.width}, {shape.vocab_size:,} tokens"
+        yield from measured(backbone(shape), config, name)
+        yield from computed(shape, config, name)
+    if config.whole:
+        yield from measured(repeated(LLADA_8B), config, "LLaDA-8B")
     yield from computed(LLADA_8B, config, "LLaDA-8B")
     yield Finding("the paper's overhead on LLaDA-8B", PAPER, "%")
 
 
 @torch.no_grad()
-def measured(shape: TransformerConfig, config: PolicyCost) -> Iterator[Finding]:
-    denoiser = backbone(shape)
+def measured(denoiser: Transformer, config: PolicyCost, name: str) -> Iterator[Finding]:
     policy = policy_for(denoiser)
     total, half = config.prompt + config.length, config.length // 2
-    tokens = torch.randint(shape.mask_id, (1, total), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(denoiser.mask_id, (1, total), generator=torch.Generator().manual_seed(1))
     tokens[:, -half:] = denoiser.mask_id
     live = LiveRows(denoiser, tokens, Regime(config.block), None, None, None, None, torch.zeros(1, dtype=torch.long))
     view = look(denoiser, live, policy, None, {})
@@ -81,14 +91,12 @@ def measured(shape: TransformerConfig, config: PolicyCost) -> Iterator[Finding]:
     }
     times = rounds(calls, config.repeats)
     parts = list(zip(*(times[name] for name in calls), strict=True))
-    name = f"{config.layers} layers of width {config.width}, {shape.vocab_size:,} tokens"
     any_order = [100 * policy / (trunk + whole) for trunk, whole, _, policy in parts]
     in_blocks = [100 * (policy + whole - block) / (trunk + block) for trunk, whole, block, policy in parts]
     yield Finding.median(f"measured, any order: {name}", any_order, "%")
     yield Finding.median(f"measured, blocks of {config.block}: {name}", in_blocks, "%")
     alone = [100 * policy / (trunk + block) for trunk, _, block, policy in parts]
     yield Finding.median(f"measured, blocks of {config.block}, blockwise: {name}", alone, "%")
-    yield from computed(shape, config, name)
 
 
 def computed(shape: TransformerConfig, config: PolicyCost, name: str) -> Iterator[Finding]:

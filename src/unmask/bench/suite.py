@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import torch
 
-from unmask.bench import caches, decoding, growth, learning, policy_cost, throughput
+from unmask.bench import caches, decoding, growth, learning, policy_cost, processes, throughput
 from unmask.bench.measuring import Finding
 
 SUITE: dict[str, tuple[Callable[[Any], Iterator[Finding]], Any, Any]] = {
@@ -20,6 +20,7 @@ SUITE: dict[str, tuple[Callable[[Any], Iterator[Finding]], Any, Any]] = {
     "learning": (learning.learning, learning.Learning(), learning.QUICK),
     "throughput": (throughput.throughput, throughput.Throughput(), throughput.QUICK),
     "growth": (growth.growth, growth.Growth(), growth.QUICK),
+    "processes": (processes.processes, processes.Processes(), processes.QUICK),
 }
 """Name → the benchmark, its settings, and settings that take seconds."""
 

@@ -1,0 +1,102 @@
+"""How much faster a training is over several processes: the same steps by one and by more, one thread each, started in turns.
+
+Wall time, the one thing that processes are for, from the second step on: it asks for as many idle cores as there are processes.
+Both trainings must take the same decisions, or the benchmark stops.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.bench.measuring import Finding, ratios
+from unmask.runs import Run
+
+RECIPE = """extends = "sas-sudoku-9x9-imperfect"
+validation = "generated"
+
+[training]
+steps = {steps}
+prompts = {prompts}
+validate = 2
+validate_every = {steps}
+save_every = {steps}
+"""
+TOLERANCE = 1e-3
+"""Relative, of what a step logs: sums are taken in another order."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """``steps`` of ``prompts`` boards by one process and by as many as ``counts`` says."""
+
+    counts: tuple[int, ...] = (2,)
+    steps: int = 4
+    prompts: int = 16
+    repeats: int = 3
+
+
+QUICK = Processes(steps=2, prompts=4, repeats=1)
+
+
+def processes(config: Processes) -> Iterator[Finding]:
+    rates: dict[int, list[float]] = {count: [] for count in (1, *config.counts)}
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = Path(folder) / "recipe.toml"
+        recipe.write_text(RECIPE.format(steps=config.steps, prompts=config.prompts))
+        for turn in range(config.repeats):
+            alone: list[dict[str, Any]] = []
+            for count, found in rates.items():
+                name = f"{turn}-{count}"
+                launch(count, Path(folder), "train", "--preset", recipe.name, "--out", name)
+                metrics = Run(Path(folder) / name).metrics()
+                alone = alone or metrics
+                require_same(alone, metrics, count)
+                found.append(config.prompts * (config.steps - 1) / sum(m["seconds"] for m in metrics[1:]))
+    yield Finding.median("one process: trajectories per second", rates[1], "/s")
+    for count in config.counts:
+        yield Finding.median(
+            f"{count} processes: trajectories per second over one", ratios(rates[count], rates[1]), "×"
+        )
+    yield Finding("cores that this process may use", float(len(os.sched_getaffinity(0))), "")
+
+
+def launch(count: int, folder: Path, *words: str) -> str:
+    """`unmask WORDS` in a folder, by ``accelerate launch`` as docs/scaling.md has it, with a thread a process; what it printed."""
+    # With --cpu the launcher starts one process, whatever the number. --multi_gpu starts them all; the environment keeps them here.
+    options = ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    command = [sys.executable, "-m", "accelerate.commands.launch", *options, "--num_processes", str(count)]
+    command += ["--main_process_port", str(_free_port()), "-m", "unmask.cli", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    if count == 1:
+        command = [sys.executable, "-m", "unmask.cli", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["nothing was said"]
+        said = next((line for line in lines if line.startswith("unmask:")), lines[-1])
+        raise ValueError(f"{count} processes ended with exit code {done.returncode}: {said}")
+    return done.stdout
+
+
+def require_same(alone: list[dict[str, Any]], shared: list[dict[str, Any]], count: int) -> None:
+    """Raises unless both logs say the same of every step, but for its time."""
+    for one, other in zip(alone, shared, strict=True):
+        for name in one.keys() - {"seconds"}:
+            if abs(one[name] - other[name]) > TOLERANCE * max(1.0, abs(one[name])):
+                raise ValueError(
+                    f"{count} processes are not the same training as one: {name} of step {one['step']:g} is "
+                    f"{other[name]:g}, not {one[name]:g}"
+                )
+
+
+def _free_port() -> int:
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return asked.getsockname()[1]
