@@ -266,3 +266,16 @@ def test_the_study_says_what_it_lacks(tmp_path: Path) -> None:
     assert table.rows[0][0] == "random, the best heuristic"
     last: Any = table.rows[-1][-1]
     assert last.strong and last.text.startswith("-0.500")
+
+
+def test_a_random_order_is_drawn_several_times(model: Path, tmp_path: Path) -> None:
+    from unmask.schedulers import confidence, random
+    from unmask.studies.antibody import measured
+
+    task = problems(model, tmp_path, cdrs="3").held_out(3)
+    one, two = (measured(task, random, seed) for seed in (5, 6))
+    assert one["nll"] != two["nll"]
+    both = measured(task, random, 5, draws=2)
+    assert both["nll"] == pytest.approx([(a + b) / 2 for a, b in zip(one["nll"], two["nll"], strict=True)])
+    assert both["recovery"] == one["recovery"]
+    assert measured(task, confidence, 5) == measured(task, confidence, 6)

@@ -140,7 +140,7 @@ def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
 
 
 def test_a_budget_bounds_the_calls(runs: Path, tmp_path: Path) -> None:
-    study = Parallel(regimes=((24, 4), (12, 8)), paces=("threshold:p=0.5",), sets=SMALL, runs=runs)
+    study = Parallel(regimes=((32, 4), (16, 8)), paces=("threshold:p=0.5",), sets=SMALL, runs=runs)
     found = run(study, tmp_path)
     budgets, frontier = found.tables
     for row, steps in zip(budgets.rows, (4, 8), strict=True):

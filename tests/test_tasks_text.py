@@ -126,7 +126,7 @@ def test_arithmetic_never_goes_from_left_to_right() -> None:
 
 def test_arithmetic_has_every_number_of_steps() -> None:
     counts = Counter(problem.stratum for problem in Arithmetic(count=160).corpus)
-    assert sorted(counts) == ["2 steps", "3 steps"]
+    assert sorted(counts) == ["2 steps", "3 steps", "4 steps"]
     assert min(counts.values()) > 20
     assert {p.stratum for p in Arithmetic(count=20, least=3, most=3).corpus} == {"3 steps"}
 
@@ -147,11 +147,13 @@ def test_code_does_what_python_does() -> None:
         scope: dict = {}
         exec(problem.answer, scope)
         assert outputs(problem.answer, GRID) == tuple(scope["f"](a, b) for a, b in GRID)
-        examples = [re.fullmatch(r"(\d),(\d)>(-?\d+)", text) for text in problem.prompt.split(";")[:-1]]
-        assert len(examples) == 5
+        exec(f"def g(a,b):{re.search('c=(.*);', problem.answer)[1]}".replace(":", ":return "), scope)  # pyright: ignore
+        examples = [re.fullmatch(r"(\d),(\d)>(\d\d)>(\d\d)", text) for text in problem.prompt.split(";")[:-1]]
+        assert len(examples) == 4
         for example in examples:
             assert example is not None
-            assert scope["f"](int(example[1]), int(example[2])) == int(example[3])
+            a, b, between, value = map(int, example.groups())
+            assert (scope["g"](a, b), scope["f"](a, b)) == (between, value)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +303,7 @@ def test_code_beyond_the_grammar_is_run_in_the_sandbox() -> None:
 
 def test_code_that_only_fits_the_examples_is_wrong() -> None:
     """The inputs of the examples have a = 2, where doubling and squaring are the same."""
-    problem = Problem("2,1>5;2,4>8;", "def f(a,b):c=a*2;return c+b", "", "")
+    problem = Problem("2,1>04>05;2,4>04>08;", "def f(a,b):c=a*2;return c+b", "", "")
     exact, share = Code.grade(problem, "def f(a,b):c=a*a;return c+b")
     assert not exact
     assert share == pytest.approx(0.2)  # a = 0 and a = 2
@@ -509,7 +511,7 @@ def test_drawing_shows_what_is_hidden() -> None:
         (lambda: Arithmetic(least=1), f"2 <= least <= most <= {MOST_STEPS}"),
         (lambda: Arithmetic(least=4, most=3), "got least = 4, most = 3"),
         (lambda: Arithmetic(most=MOST_STEPS + 1), f"2 <= least <= most <= {MOST_STEPS}"),
-        (lambda: Code(examples=6), "examples must be from 1 to 5"),
+        (lambda: Code(examples=6), "examples must be from 1 to 4"),
         (lambda: Code(constants=0), "constants must be from 1 to 9"),
     ],
 )

@@ -1,7 +1,8 @@
 """What a training step costs: ours, the paper's rollout-then-recompute, and rivals that roll out freely, at equal trajectories.
 
 The paper draws a trajectory and then runs the denoiser on its states again for their likelihood: two forwards per trajectory step.
-Here the rollout's own forwards price the truth. ``recomputed`` is our step followed by those second forwards, in batches.
+Here the rollout's own forwards price the truth. ``recomputed`` is our step followed by those second forwards, in batches and with
+the whole head, as a model is called. The backbone has LLaDA's proportions, so that the denoiser is what a step costs.
 """
 
 from __future__ import annotations
@@ -14,14 +15,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.bench.backbones import backbone, llada_like, policy_for
 from unmask.bench.measuring import Finding, ratios, rounds
 from unmask.guidance import Around
-from unmask.policies.policy import OrderPolicy, PolicyConfig
-from unmask.pricing import price
-from unmask.protocols import Focus
+from unmask.policies.policy import OrderPolicy
+from unmask.protocols import Canvas, Focus
 from unmask.recipe import PolicyTraining
-from unmask.registry import load_denoiser
-from unmask.tasks.sudoku.source import SudokuData
 from unmask.train import train_policy
 
 SAS = PolicyTraining(advantage="trajectory", group=6, validate_every=10**6)
@@ -34,13 +33,17 @@ RIVALS = {
 
 @dataclass(frozen=True)
 class Learning:
-    denoiser: str = "sudoku-9x9-imperfect"
-    clues: str = "50-54"
-    prompts: int = 4
+    """Canvases of ``prompt`` given and ``length`` hidden tokens."""
+
+    width: int = 512
+    layers: int = 8
+    prompt: int = 64
+    length: int = 32
+    prompts: int = 2
     repeats: int = 3
 
 
-QUICK = Learning(prompts=2, repeats=2)
+QUICK = Learning(width=128, layers=2, prompt=8, length=8, prompts=1, repeats=2)
 
 
 class Watching(Around):
@@ -63,22 +66,23 @@ class Watching(Around):
         return hidden
 
     @torch.no_grad()
-    def again(self, rows_at_once: int = 256) -> None:
+    def again(self, rows_at_once: int = 32) -> None:
         """The second forward of everything asked about since the last time."""
         for part in torch.cat(self.asked).split(rows_at_once):
-            hidden = part == self.mask_id
-            price(self.inner.logits(self.ask(part)[hidden]), self.forbidden_ids)
+            self.inner.logits(self.ask(part).flatten(0, 1)).log_softmax(-1)
         self.asked = []
 
 
 def learning(config: Learning) -> Iterator[Finding]:
-    denoiser = load_denoiser(config.denoiser)
-    data = SudokuData(puzzles=64, clues=config.clues)
+    denoiser = backbone(llada_like(config.width, config.layers))
     arms = {"ours": SAS, "recomputed": SAS, **RIVALS}
     steps, forwarded = {}, {}
     for name, training in arms.items():
         watched = Watching(denoiser)
-        steps[name] = _step(watched, training, data, config, again=name == "recomputed")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            policy = policy_for(denoiser).requires_grad_(True)
+        steps[name] = _step(watched, policy, training, config, again=name == "recomputed")
         forwarded[name] = watched
     times = rounds(steps, config.repeats)
     trajectories = config.prompts * SAS.group
@@ -90,15 +94,12 @@ def learning(config: Learning) -> Iterator[Finding]:
 
 
 def _step(
-    watched: Watching, training: PolicyTraining, data: SudokuData, config: Learning, again: bool
+    watched: Watching, policy: OrderPolicy, training: PolicyTraining, config: Learning, again: bool
 ) -> Callable[[], None]:
     """A function that takes the next step of a training."""
-    c = watched.config
-    shape = PolicyConfig(size=c.grid, length=c.max_length, vocab_size=c.vocab_size, mask_id=c.mask_id)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        policy = OrderPolicy(shape)
-    records = train_policy(watched, policy, data, replace(training, prompts=config.prompts))
+    records = train_policy(
+        watched, policy, _canvases(watched.mask_id, config), replace(training, prompts=config.prompts)
+    )
 
     def step() -> None:
         next(records)
@@ -107,3 +108,16 @@ def _step(
         watched.asked = []
 
     return step
+
+
+def _canvases(mask_id: int, config: Learning) -> Callable[[int, int], Canvas]:
+    """Random tokens, the answer hidden."""
+
+    def drawn(step: int, count: int) -> Canvas:
+        generator = torch.Generator().manual_seed(step)
+        target = torch.randint(mask_id, (count, config.prompt + config.length), generator=generator)
+        tokens = target.clone()
+        tokens[:, config.prompt :] = mask_id
+        return Canvas(tokens, target)
+
+    return drawn

@@ -1,8 +1,8 @@
 """Antibody design: the CDRs of held-out antibodies, filled by pretrained masked language models in different orders.
 
 Two numbers of each order: −log p(x | σ) of the true residues along the order's own path, exact for every order that is not random
-(one draw of it then), and the share of residues that greedy free-running decoding recovers. An order is learned on the training
-antibodies and chosen on the validation antibodies; nobody looks at the test antibodies before.
+(the mean of several draws then), and the share of residues that greedy free-running decoding recovers. An order is learned on the
+training antibodies and chosen on the validation antibodies; nobody looks at the test antibodies before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Antibodies:
     """``models`` in the folder ``denoiser``, as ``unmask antibody-models`` writes it; ``data``: CSV files of both chains.
 
     Each model's order is learned with the preset ``sas-antibody-MODEL`` (``steps`` shortens it), or found in ``runs``. ``limit``
-    test antibodies of each model are measured.
+    test antibodies of each model are measured, a random order of each ``draws`` times.
     """
 
     minutes: float = 0.0
@@ -47,13 +47,15 @@ class Antibodies:
     runs: Path | None = None
     steps: int | None = None
     limit: int = 1000
+    draws: int = 4
     seed: int = 0
 
     def __post_init__(self) -> None:
         if unknown := [model for model in self.models if model not in CHAINS]:
             raise ValueError(f"no antibody model {unknown[0]!r}: expected some of {', '.join(CHAINS)}")
-        if self.limit < 2:
-            raise ValueError(f"limit must be at least 2, got {self.limit}")
+        for name, least in (("limit", 2), ("draws", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
     def pieces(self, folder: Path) -> list[Piece]:
         files = self._files()
@@ -67,7 +69,8 @@ class Antibodies:
             else:
                 scheduler = load_scheduler(order, denoiser, name)
             assert isinstance(config.data, AntibodyData)
-            return measured(config.data.problems(denoiser, name).held_out(self.limit, "test"), scheduler, self.seed)
+            problems = config.data.problems(denoiser, name).held_out(self.limit, "test")
+            return measured(problems, scheduler, self.seed, self.draws if order == "random" else 1)
 
         return [
             Piece(f"{model}: {order}", lambda a=model, b=order: measure(a, b))
@@ -125,15 +128,17 @@ class Antibodies:
         return found
 
 
-def measured(task: AntibodyTask, scheduler: Scheduler, seed: int) -> dict[str, list[float]]:
-    """−log p along the path and recovery of each antibody. A row's numbers do not depend on its batch."""
+def measured(task: AntibodyTask, scheduler: Scheduler, seed: int, draws: int = 1) -> dict[str, list[float]]:
+    """−log p along the path, the mean of ``draws``, and recovery of each antibody. A row's numbers do not depend on its batch."""
     nll, recovery = [], []
     for start in range(0, len(task), AT_ONCE):
         rows = range(start, min(start + AT_ONCE, len(task)))
-        seeds = torch.tensor([seed * 2**32 + row for row in rows])
         canvas = task.canvas(rows)
-        forced = unmask_canvas(task.denoiser, scheduler, canvas, forced=True, seeds=seeds, record=False)
-        free = unmask_canvas(task.denoiser, scheduler, canvas, seeds=seeds, record=False)
-        nll += (-forced.path_logp.double()).tolist()
+        seeds = [torch.tensor([(seed + draw) * 2**32 + row for row in rows]) for draw in range(draws)]
+        forced = [
+            unmask_canvas(task.denoiser, scheduler, canvas, forced=True, seeds=drawn, record=False) for drawn in seeds
+        ]
+        free = unmask_canvas(task.denoiser, scheduler, canvas, seeds=seeds[0], record=False)
+        nll += (-torch.stack([path.path_logp.double() for path in forced]).mean(0)).tolist()
         recovery += task.verify(rows, free.tokens).share.double().tolist()
     return {"nll": nll, "recovery": recovery}

@@ -1,8 +1,8 @@
 """Sums that refer to each other out of order, with written working: a small stand-in for multi-step word problems.
 
-A problem defines ``k`` quantities, a line each, and asks for one of them::
+A problem defines ``k`` quantities, a line each and named by their lines, and asks for one of them::
 
-    c=a*2;a=f+1;f=5-3;?c        prompt: c needs a, a needs f, which both stand later
+    a=b*2;b=c+1;c=5-3;?a        prompt: a needs b, b needs c, which both stand later
     3*2=6;2+1=3;5-3=2;6         working, a line for each line of the prompt and in its order, and the answer
 
 Every line is one operation on two numbers from 1 to 9 whose result is such a number too. A line of the working repeats the
@@ -21,9 +21,10 @@ from typing import ClassVar, Literal
 from unmask.tasks.written import Problem, Written
 
 OPERATIONS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-NAMES = "abcdefgh"
 LARGEST = 9
-MOST_STEPS = 3
+MOST_STEPS = 4
+NAMES = "abcd"
+"""Of the first line, the second, …"""
 
 Line = tuple[str, str, str]
 """Left operand, operation, right operand: a digit or a name each."""
@@ -35,7 +36,7 @@ class Arithmetic(Written):
 
     name: ClassVar[str] = "arithmetic"
     prompt_width: ClassVar[int] = 6 * MOST_STEPS + 2
-    lengths: ClassVar[tuple[int, ...]] = (24, 32, 48)
+    lengths: ClassVar[tuple[int, ...]] = (32, 40, 48)
 
     kind: Literal["arithmetic"] = "arithmetic"
     least: int = 2
@@ -64,7 +65,7 @@ class Arithmetic(Written):
 
 def _lines(rng: random.Random, steps: int) -> tuple[dict[str, Line], str]:
     """Name → line in the order of the prompt, and the name that is asked for: the one that nothing else needs."""
-    names = rng.sample(NAMES, steps)
+    names = NAMES[:steps]
     values: dict[str, int] = {}
     lines: dict[str, Line] = {}
     for nth, name in enumerate(names):
@@ -78,14 +79,15 @@ def _lines(rng: random.Random, steps: int) -> tuple[dict[str, Line], str]:
             value = OPERATIONS[sign](*(values[x] if x in values else int(x) for x in (left, right)))
             if left != right and 1 <= value <= LARGEST:
                 values[name], lines[name] = value, (left, sign, right)
-    shuffled = list(names)
-    while not _refers_ahead(lines, shuffled):
-        rng.shuffle(shuffled)
-    return {name: lines[name] for name in shuffled}, names[-1]
+    while True:
+        place = dict(zip(names, rng.sample(names, steps), strict=True))
+        placed = {place[name]: (place.get(a, a), sign, place.get(b, b)) for name, (a, sign, b) in lines.items()}
+        if _refers_ahead(placed):
+            return {name: placed[name] for name in names}, place[names[-1]]
 
 
-def _refers_ahead(lines: dict[str, Line], order: list[str]) -> bool:
-    return any(x in order[nth + 1 :] for nth, name in enumerate(order) for x in lines[name])
+def _refers_ahead(lines: dict[str, Line]) -> bool:
+    return any(x in NAMES and x > name for name, line in lines.items() for x in line)
 
 
 def _form(lines: dict[str, Line], asked: str) -> str:

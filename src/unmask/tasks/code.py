@@ -1,13 +1,13 @@
-"""A Python function from examples of what it does, scored by running it: a small stand-in for program synthesis.
+"""A Python function from traced examples of what it does, scored by running it: a small stand-in for program synthesis.
 
 ::
 
-    3,5>11;0,2>2;4,1>9;2,2>6;          prompt: f(3, 5) = 11, …
-    def f(a,b):c=a*2;return c+b        answer: one of several programs that do the same
+    3,5>06>11;0,2>00>02;4,1>08>09;2,2>04>06;  prompt: f(3, 5) is 6 in between and 11 in the end, …
+    def f(a,b):c=a*2;return c+b               answer: one of several programs that do the same
 
 The grammar is ``c=X∘Y;return c∘Z`` with X a or b, Y and Z a, b or a constant, ∘ one of + − *. A program is right if it agrees with
-the hidden one on the examples and on inputs that no example shows; which program it is does not matter. The split goes by the
-function: no function of the test split is ever trained on, whatever its examples and its spelling.
+the hidden one on the examples and on inputs that no example shows; which program it is does not matter, nor what it has in between.
+The split goes by the function: no function of the test split is ever trained on, whatever its examples and its spelling.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ HEAD = "def f(a,b):"
 LARGEST = 9
 """Inputs go from 0 to this, constants from 1."""
 SIGNS = "+-*"
-MOST_EXAMPLES = 5
+MOST_EXAMPLES = 4
+SHOWN = range(100)
+"""The numbers that examples may show."""
 GRID = tuple((a, b) for a in range(LARGEST + 1) for b in range(LARGEST + 1))
 """All inputs. A grammar of second degree is told apart by far fewer."""
 OPERATORS: dict[type, Callable[[int, int], int]] = {
@@ -45,7 +47,7 @@ class Code(Written):
     """Functions with constants up to ``constants``, each shown by ``examples`` inputs and outputs."""
 
     name: ClassVar[str] = "code"
-    prompt_width: ClassVar[int] = 8 * MOST_EXAMPLES
+    prompt_width: ClassVar[int] = 10 * MOST_EXAMPLES
     lengths: ClassVar[tuple[int, ...]] = (16, 24, 32)
 
     kind: Literal["code"] = "code"
@@ -62,13 +64,21 @@ class Code(Written):
     def problem(self, index: int) -> Problem:
         rng = random.Random(f"code {self.seed} {index}")
         operands = ["a", "b", *map(str, range(1, self.constants + 1))]
-        program, values = "", None
-        while values is None or len(set(values)) == 1:  # a function of nothing says nothing
+        while True:
             first = f"{rng.choice('ab')}{rng.choice(SIGNS)}{rng.choice(operands)}"
             program = f"{HEAD}c={first};return c{rng.choice(SIGNS)}{rng.choice(operands)}"
-            values = outputs(program, GRID)
-        shown = rng.sample(range(len(GRID)), self.examples)
-        prompt = "".join(f"{GRID[i][0]},{GRID[i][1]}>{values[i]};" for i in shown)
+            between, values = outputs(f"{HEAD}return {first}", GRID), outputs(program, GRID)
+            assert between is not None and values is not None
+            small = [
+                i
+                for i, pair in enumerate(zip(between, values, strict=True))
+                if min(pair) in SHOWN and max(pair) in SHOWN
+            ]
+            told = len(set(between)) > 1 and len(set(values)) > 1  # a step that depends on nothing says nothing
+            if told and len(small) >= self.examples:
+                break
+        shown = rng.sample(small, self.examples)
+        prompt = "".join(f"{GRID[i][0]},{GRID[i][1]}>{between[i]:02}>{values[i]:02};" for i in shown)
         return Problem(prompt, program, _stratum(values), " ".join(map(str, values)))
 
     @staticmethod
