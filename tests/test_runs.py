@@ -192,7 +192,7 @@ def _flip(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_truncate, _flip, Path.unlink])
 @pytest.mark.parametrize("name", ["state.safetensors", "state.json"])
-def test_damaged_checkpoint_falls_back(tmp_path: Path, damage, name: str) -> None:
+def test_damaged_checkpoint_falls_back(tmp_path: Path, damage, name: str, caplog: pytest.LogCaptureFixture) -> None:
     run = Run.create(tmp_path, Config())
     for step in (1, 2):
         run.save(step, {"x": torch.full((3,), float(step))}, {"step": step})
@@ -203,6 +203,9 @@ def test_damaged_checkpoint_falls_back(tmp_path: Path, damage, name: str) -> Non
     assert checkpoint.tensors["x"].tolist() == [1, 1, 1]
     assert len(checkpoint.skipped) == 1
     assert "step-00000002" in checkpoint.skipped[0]
+    assert [r.getMessage().split(": ")[:2] for r in caplog.records] == [
+        ["a damaged checkpoint is passed over, the run goes on from step-00000001", "step-00000002"]
+    ]
     damage(tmp_path / "checkpoints" / "step-00000001" / name)
     with pytest.raises(ValueError, match=r"every checkpoint in .* is damaged"):
         run.load_latest()

@@ -24,6 +24,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import logging
 import math
 import os
 import platform
@@ -43,6 +44,7 @@ from unmask.plain import leaves, plain, pretty, read_json
 from unmask.versions import versions
 from unmask.writing import ASIDE, atomic_write, save_tensors, sync
 
+LOG = logging.getLogger(__name__)
 KEPT = 2  # the newest checkpoint, and one to fall back on
 
 
@@ -176,7 +178,10 @@ class Run:
         return target
 
     def load_latest(self) -> Checkpoint | None:
-        """The latest whole checkpoint, None before the first; ValueError if there are only damaged ones."""
+        """The latest whole checkpoint, None before the first; ValueError if there are only damaged ones.
+
+        Damaged ones that are passed over are said to the log, which is stderr unless somebody takes it elsewhere.
+        """
         candidates = self._checkpoints()
         try:
             latest = read_json(self.folder / "checkpoints" / "latest.json")["folder"]
@@ -186,7 +191,10 @@ class Run:
         skipped: list[str] = []
         for path in candidates:
             try:
-                return dataclasses.replace(_read_checkpoint(path), skipped=tuple(skipped))
+                found = dataclasses.replace(_read_checkpoint(path), skipped=tuple(skipped))
+                for reason in skipped:
+                    LOG.warning("a damaged checkpoint is passed over, the run goes on from %s: %s", path.name, reason)
+                return found
             except (OSError, ValueError) as error:
                 skipped.append(f"{path.name}: {error}")
         if skipped:

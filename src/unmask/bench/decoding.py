@@ -29,8 +29,8 @@ from unmask.shapes import LLADA_8B
 
 @dataclass(frozen=True)
 class Decoding:
-    width: int = 256
-    layers: int = 4
+    width: int = 1024
+    layers: int = 8
     prompt: int = 64
     length: int = 32
     block: int = 8

@@ -1,16 +1,19 @@
 """How time and memory of decoding grow with length, vocabulary and batch, and of a rollout with the group: fitted exponents.
 
-k of time ∝ size^k: 1 is proportional, below 1 there is a fixed part. Memory is the most bytes of tensors alive at one time besides
-the weights. Decoding reveals a quarter of the canvas in two steps, so that a size costs what its forwards cost.
+k of time ∝ size^k: 1 is proportional, below 1 there is a fixed part. Beside it stands the k of the forwards alone, trunk and head
+of the same canvases. Memory is the most bytes of tensors alive at one time besides the weights. Decoding reveals a quarter of the
+canvas in two steps, so that a size costs what its forwards cost.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from unmask.bench.backbones import backbone, llada_like
 from unmask.bench.measuring import Finding, TensorBytes, exponent, rounds
@@ -20,6 +23,9 @@ from unmask.live import Regime
 from unmask.registry import load_denoiser, load_scheduler
 from unmask.schedulers import confidence
 from unmask.tasks.sudoku.task import SudokuTask
+
+Call = Callable[[], object]
+STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -40,23 +46,31 @@ QUICK = Growth(
 
 def growth(config: Growth) -> Iterator[Finding]:
     small = backbone(llada_like(config.width, config.layers, 4_000))
-    yield from _grown("length", {n: _decoding(small, 1, n) for n in config.lengths}, config.repeats)
-    vocabularies = {n: backbone(llada_like(config.width, 1, n)) for n in config.vocabularies}
-    calls = {n: _decoding(model, 1, 64) for n, model in vocabularies.items()}
-    yield from _grown("vocabulary", calls, config.repeats)
-    yield from _grown("batch", {n: _decoding(small, n, 64) for n in config.batches}, config.repeats)
-    yield from _grown("group", {n: _rollout(n) for n in config.groups}, config.repeats)
+    wide = {n: backbone(llada_like(config.width, 1, n)) for n in config.vocabularies}
+    canvases = {
+        "length": {n: (small, _tokens(small, 1, n)) for n in config.lengths},
+        "vocabulary": {n: (model, _tokens(model, 1, 64)) for n, model in wide.items()},
+        "batch": {n: (small, _tokens(small, n, 64)) for n in config.batches},
+    }
+    for what, sizes in canvases.items():
+        calls = {n: (_decoding(*pair), _forwards(*pair)) for n, pair in sizes.items()}
+        yield from _grown(what, calls, config.repeats)
+    yield from _grown("group", {n: (_rollout(n), None) for n in config.groups}, config.repeats)
 
 
-def _grown(what: str, calls: Mapping[int, Callable[[], object]], repeats: int) -> Iterator[Finding]:
-    times = rounds({str(size): call for size, call in calls.items()}, repeats)
-    medians = [statistics.median(times[str(size)]) for size in calls]
-    fits = [exponent(list(calls), [times[str(size)][n] for size in calls]) for n in range(repeats)]
+def _grown(what: str, calls: Mapping[int, tuple[Call, Call | None]], repeats: int) -> Iterator[Finding]:
+    """Of each size what is measured, and the denoiser's own part of it where that can be told."""
+    both = {f"{size}": call for size, (call, _) in calls.items()}
+    both |= {f"{size} bare": bare for size, (_, bare) in calls.items() if bare is not None}
+    times = rounds(both, repeats)
+    medians = [statistics.median(times[f"{size}"]) for size in calls]
     span = f"{min(calls):,} to {max(calls):,}"
-    yield Finding.median(f"{what} {span}: exponent of time", fits, "k")
+    yield _fit(f"{what} {span}: exponent of time", [times[f"{size}"] for size in calls], list(calls))
+    if all(bare is not None for _, bare in calls.values()):
+        yield _fit(f"{what} {span}: of the forwards alone", [times[f"{size} bare"] for size in calls], list(calls))
     yield Finding(f"{what} {span}: time of the largest over the smallest", medians[-1] / medians[0], "×", n=repeats)
     peaks = []
-    for call in calls.values():
+    for call, _ in calls.values():
         with TensorBytes() as counted:
             call()
         peaks.append(counted.peak)
@@ -64,13 +78,38 @@ def _grown(what: str, calls: Mapping[int, Callable[[], object]], repeats: int) -
     yield Finding(f"{what} {span}: memory of the largest", peaks[-1] / 2**20, "MiB")
 
 
-def _decoding(denoiser: Transformer, batch: int, length: int) -> Callable[[], object]:
+def _fit(name: str, times: Sequence[Sequence[float]], sizes: Sequence[int]) -> Finding:
+    return Finding.median(name, [exponent(sizes, turn) for turn in zip(*times, strict=True)], "k")
+
+
+def _tokens(denoiser: Transformer, batch: int, length: int) -> Int[Tensor, "B L"]:
+    """The last quarter hidden."""
     tokens = torch.randint(denoiser.mask_id, (batch, length), generator=torch.Generator().manual_seed(length))
     tokens[:, -length // 4 :] = denoiser.mask_id
-    return lambda: unmask(denoiser, confidence, tokens, Regime(steps=2), record=False)
+    return tokens
 
 
-def _rollout(group: int) -> Callable[[], object]:
+def _decoding(denoiser: Transformer, tokens: Int[Tensor, "B L"]) -> Call:
+    return lambda: unmask(denoiser, confidence, tokens, Regime(steps=STEPS), record=False)
+
+
+def _forwards(denoiser: Transformer, tokens: Int[Tensor, "B L"]) -> Call:
+    """Trunk and head of a decoding's states, where what is hidden gets less step by step."""
+    hidden = [tokens == denoiser.mask_id]
+    for _ in range(STEPS - 1):
+        fewer = hidden[-1].clone()
+        fewer[:, : -hidden[0].sum(1).max() // STEPS] = False
+        hidden.append(fewer)
+
+    @torch.no_grad()
+    def call() -> None:
+        for positions in hidden:
+            denoiser.logits(denoiser.hidden(tokens)[positions])
+
+    return call
+
+
+def _rollout(group: int) -> Call:
     """Teacher forcing with an order drawn by the shipped policy, equal canvases shared, as in training."""
     denoiser = load_denoiser("sudoku-4x4-imperfect")
     policy = load_scheduler("sas", denoiser, "sudoku-4x4-imperfect")

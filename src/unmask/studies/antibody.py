@@ -47,7 +47,7 @@ class Antibodies:
     runs: Path | None = None
     steps: int | None = None
     limit: int = 1000
-    draws: int = 4
+    draws: int = 2
     seed: int = 0
 
     def __post_init__(self) -> None:

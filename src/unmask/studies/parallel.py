@@ -35,7 +35,17 @@ class Parallel:
     task: str = "arithmetic"
     sequential: str = "sas-arithmetic"
     parallel: str = "sas-arithmetic-parallel"
-    regimes: tuple[tuple[int, int], ...] = ((32, 32), (32, 16), (32, 12), (32, 8), (32, 6), (32, 4), (16, 16), (16, 8), (8, 16))
+    regimes: tuple[tuple[int, int], ...] = (
+        (32, 32),
+        (32, 16),
+        (32, 12),
+        (32, 8),
+        (32, 6),
+        (32, 4),
+        (16, 16),
+        (16, 8),
+        (8, 16),
+    )
     paces: tuple[str, ...] = (
         "threshold:p=0.9",
         "threshold:p=0.7",
