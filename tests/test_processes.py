@@ -70,12 +70,12 @@ def test_the_benchmark_compares_equal_trainings(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_different_trainings_are_not_compared() -> None:
-    log = [{"step": 1.0, "return": -2.0, "seconds": 1.0}]
-    require_same(log, [{"step": 1.0, "return": -2.0 - 1e-4, "seconds": 7.0}], 2)
+    log = {"step": 1, "return": -2.0, "seconds": 1.0}
+    require_same(log, {"step": 1, "return": -2.0 - 1e-4, "seconds": 7.0}, 2)
     with pytest.raises(
         ValueError, match="2 processes are not the same training as one: return of step 1 is -3, not -2"
     ):
-        require_same(log, [{"step": 1.0, "return": -3.0, "seconds": 1.0}], 2)
+        require_same(log, {"step": 1, "return": -3.0, "seconds": 1.0}, 2)
 
 
 def test_a_launch_that_fails_says_so(tmp_path: Path) -> None:
