@@ -71,11 +71,10 @@ def launch(count: int, folder: Path, *words: str) -> str:
     """`unmask WORDS` in a folder, by ``accelerate launch`` as docs/scaling.md has it, with a thread a process; what it printed."""
     # With --cpu the launcher starts one process, whatever the number. --multi_gpu starts them all; the environment keeps them here.
     options = ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    command = [sys.executable, "-m", "accelerate.commands.launch", *options, "--num_processes", str(count)]
-    command += ["--main_process_port", str(_free_port()), "-m", "unmask.cli", *words]
+    options += ["--num_processes", str(count), "--main_process_port", str(_free_port())]
+    launcher = ["-m", "accelerate.commands.launch", *options] if count > 1 else []
+    command = [sys.executable, *launcher, "-m", "unmask.cli", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    if count == 1:
-        command = [sys.executable, "-m", "unmask.cli", *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["nothing was said"]
