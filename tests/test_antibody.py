@@ -263,9 +263,9 @@ def test_the_study_says_what_it_lacks(tmp_path: Path) -> None:
     learned = {"nll": [1.5, 2.4, 3.6], "recovery": [0.5, 0.6, 1.0]}
     results = {f"sapiens-h: {order}": value for order, value in {**nll, "learned": learned}.items()}
     table = Antibodies(models=("sapiens-h",)).findings(json.loads(json.dumps(results))).tables[0]
-    assert table.rows[0][0] == "random, the best heuristic"
-    last: Any = table.rows[-1][-1]
-    assert last.strong and last.text.startswith("-0.500")
+    assert (table.rows[0][0], table.rows[-1][-1]) == ("random", "")
+    first: Any = table.rows[0][-1]
+    assert first.strong and first.text.startswith("−0.50 [−0.60, ")
 
 
 def test_a_random_order_is_drawn_several_times(model: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from unmask.decode import unmask_canvas
 from unmask.learn import Learn
 from unmask.protocols import Scheduler
 from unmask.registry import load_scheduler
-from unmask.statistics import mean_interval, paired_bootstrap
+from unmask.statistics import Interval, mean_interval, paired_bootstrap
 from unmask.studies.pieces import Cell, Findings, Piece, Table
 from unmask.studies.problems import denoiser_named
 from unmask.studies.trained import recipe, trained
@@ -83,25 +83,21 @@ class Antibodies:
 
     def _table(self, model: str, results: Mapping[str, Any]) -> Table:
         nll = {order: np.array(results[f"{model}: {order}"]["nll"]) for order in (*self.orders, LEARNED)}
-        best = min(self.orders, key=lambda order: nll[order].mean())
         rows: list[Sequence[Cell | str]] = []
         for order in (*self.orders, LEARNED):
-            recovered, price = (
-                mean_interval(np.array(results[f"{model}: {order}"]["recovery"])),
-                mean_interval(nll[order]),
-            )
-            gap = paired_bootstrap(nll[order], nll[best])
+            recovered = mean_interval(100 * np.array(results[f"{model}: {order}"]["recovery"]))
+            price, gap = mean_interval(nll[order]), paired_bootstrap(nll[LEARNED], nll[order])
             rows.append(
                 [
-                    f"{order}, the best heuristic" if order == best else order,
+                    order,
                     str(len(nll[order])),
-                    f"{100 * recovered.mean:.1f} [{100 * recovered.low:.1f}, {100 * recovered.high:.1f}]",
+                    f"{recovered.mean:.1f} [{recovered.low:.1f}, {recovered.high:.1f}]",
                     f"{price.mean:.2f} [{price.low:.2f}, {price.high:.2f}]",
-                    "" if order == best else Cell(f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]", gap.high < 0),
+                    "" if order == LEARNED else Cell(_signed(gap), gap.high < 0),
                 ]
             )
         note = "−log p of the true residues along the order's path, nats; differences in pairs, bold where they are below 0."
-        columns = ("order", "n", "recovered %", "−log p", "against the best heuristic")
+        columns = ("order", "n", "recovered %", "−log p", "learned minus this")
         cdrs = getattr(recipe(f"sas-antibody-{model}").data, "cdrs", "")
         title = f"{model}: {'all CDRs' if cdrs == 'all' else f'CDR {cdrs}'} of test antibodies, chain {CHAINS[model]}"
         return Table(title, columns, rows, note)
@@ -126,6 +122,10 @@ class Antibodies:
                     f"there is no {self._denoiser(model)}: run unmask antibody-models {self.denoiser} first"
                 )
         return found
+
+
+def _signed(gap: Interval) -> str:
+    return f"{gap.mean:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]".replace("-", "−")
 
 
 def measured(task: AntibodyTask, scheduler: Scheduler, seed: int, draws: int = 1) -> dict[str, list[float]]:
