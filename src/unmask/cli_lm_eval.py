@@ -101,7 +101,8 @@ def lm_eval_command(
     spent = f"{cost['seconds']:.0f} s" + (f" of {launched_processes()} processes" if launched_processes() > 1 else "")
     console.print(
         f"{results['documents']} problems, {results['shots']}-shot; {cost['denoiser_calls']:.0f} denoiser calls, "
-        f"{cost['reveals']} reveals{f', {per_forward:.2f} tokens per forward' if per_forward else ''}, {spent}"
+        f"{cost['reveals']} reveals{f', {per_forward:.2f} tokens per forward' if per_forward else ''}, {spent}",
+        soft_wrap=True,
     )
     if config.traces:
         console.print(f"to see samples step by step: unmask view {out / 'traces'}", soft_wrap=True)
