@@ -100,6 +100,21 @@ class Around(ABC):
         """The states of the innermost denoiser on the canvas as it is."""
 
 
+class Through(Around):
+    """Says what the other one says: the ground of wrappers that change something else."""
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
+    ) -> Float[Tensor, "B L E"]:
+        return self.ask(tokens, attention, focus)
+
+    def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]:
+        return self.inner.logits(hidden)
+
+    def states(self, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
+        return hidden
+
+
 class Guided(Around):
     """Classifier-free guidance: what the prompt, the columns before ``start``, adds to the logits is taken ``scale`` times more."""
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.bench.backbones import backbone, llada_like, policy_for
 from unmask.bench.measuring import Finding, ratios, rounds
-from unmask.guidance import Around
+from unmask.guidance import Through
 from unmask.policies.policy import OrderPolicy
 from unmask.protocols import Canvas, Focus
 from unmask.recipe import PolicyTraining
@@ -46,7 +46,7 @@ class Learning:
 QUICK = Learning(width=128, layers=2, prompt=8, length=8, prompts=1, repeats=2)
 
 
-class Watching(Around):
+class Watching(Through):
     """Notes the canvases that are asked about."""
 
     def __init__(self, inner: Any) -> None:
@@ -57,13 +57,7 @@ class Watching(Around):
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
     ) -> Float[Tensor, "B L D"]:
         self.asked.append(tokens)
-        return self.ask(tokens, attention, focus)
-
-    def logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
-        return self.inner.logits(hidden)
-
-    def states(self, hidden: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        return hidden
+        return super().hidden(tokens, attention, focus)
 
     @torch.no_grad()
     def again(self, rows_at_once: int = 32) -> None:

@@ -18,9 +18,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decode import unmask_canvas
-from unmask.guidance import ENDS, Around, Ending, ends_last, unwrapped
+from unmask.guidance import ENDS, Ending, Through, ends_last, unwrapped
 from unmask.live import Regime
-from unmask.protocols import Focus, Scheduler
+from unmask.protocols import Scheduler
 from unmask.report.terminal import percent
 from unmask.statistics import mean_interval, paired_bootstrap, wilson
 from unmask.studies.orders import label
@@ -34,7 +34,7 @@ FLOOR = 0.4
 """Of damped end tokens: what is left of their probability when nothing is revealed yet."""
 
 
-class PaddingEnds(Around):
+class PaddingEnds(Through):
     """A denoiser whose padding is an end token, too."""
 
     @property
@@ -44,17 +44,6 @@ class PaddingEnds(Around):
     @property
     def pad_id(self) -> int:
         return PAD
-
-    def hidden(
-        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
-    ) -> Float[Tensor, "B L E"]:
-        return self.ask(tokens, attention, focus)
-
-    def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]:
-        return self.inner.logits(hidden)
-
-    def states(self, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
-        return hidden
 
 
 @dataclass(frozen=True)
