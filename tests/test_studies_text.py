@@ -102,7 +102,7 @@ def test_a_shorter_training_shows_the_same_canvases() -> None:
     ("make", "message"),
     [
         (lambda: Texts(generated=0), "expected some problems"),
-        (lambda: blocks_of("code", (3,)), "divide the length 16 of code"),
+        (lambda: blocks_of("code", (3,)), "divide the length 40 of code"),
         (lambda: Lengths(tasks=("prose",)), "no text task 'prose'"),
         (lambda: Lengths(orders=("confidence",)), "orders must have left_to_right"),
         (lambda: Parallel(regimes=((6, 2),)), "a step for each of them"),
@@ -124,16 +124,16 @@ def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
     found = run(study, tmp_path)
     measured = [path.name for path in (tmp_path / "pieces").glob("*left_to_right.json")]
     assert len(measured) == 3  # blocks do not change it
-    columns = ["16–16", "16–4", "24–24", "24–6", "32–32", "32–8"]
+    columns = ["40–40", "40–10", "48–48", "48–12", "56–56", "56–14"]
     assert list(found.tables[0].columns) == ["order", *columns]
     assert [row[0] for row in found.tables[1].rows] == columns
     assert [row[4] for row in found.tables[1].rows] == [""] * 6  # the paper has three numbers of blocks
     denoiser = load_denoiser(str(runs / "code"))
-    task = WrittenTask.generated(WRITTEN["code"](count=3, split="test", length=24))
+    task = WrittenTask.generated(WRITTEN["code"](count=3, split="test", length=48))
     orders = {"learned": load_scheduler(str(tmp_path / "runs" / "sas-code"), denoiser)}
-    expected = evaluate(task, denoiser, orders, {"24–6": Regime(block=6)}, likelihood=False).rows[0]
+    expected = evaluate(task, denoiser, orders, {"48–12": Regime(block=12)}, likelihood=False).rows[0]
     mine = found.evaluations[3].row("learned")
-    assert (mine.regime, mine.solved, mine.denoiser_calls) == ("24–6", expected.solved, expected.denoiser_calls)
+    assert (mine.regime, mine.solved, mine.denoiser_calls) == ("48–12", expected.solved, expected.denoiser_calls)
     assert mine.cell == expected.cell and mine.n == 3
     again = [done.seconds for done in run_study(study, tmp_path, resume=True)]
     assert again == [None] * len(again)

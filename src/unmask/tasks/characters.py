@@ -1,4 +1,4 @@
-"""A vocabulary of characters for small text tasks: one token per character, and one for each of two pieces of Python.
+"""A vocabulary of characters for small text tasks: one token per character, and one for each of three pieces of Python.
 
 =======  ===============================================================================================================
 id       token
@@ -8,8 +8,10 @@ id       token
 2        the end of an answer
 3 … 12   ``0`` … ``9``
 13 … 20  ``a`` … ``h``
-21 … 32  ``+ - * / = ; , ? : > ( )``
-33, 34   ``def f(a,b):`` and ``return ``
+21 … 33  ``+ - * / = ; , ? : > ( ) #``
+34       ``def f(a):``
+35       a new line, indented by a space
+36       a new line, indented, and ``return b,c,d,e``
 =======  ===============================================================================================================
 """
 
@@ -19,7 +21,7 @@ import re
 from collections.abc import Sequence
 
 MASK, PAD, END = 0, 1, 2
-PIECES = (*"0123456789", *"abcdefgh", *"+-*/=;,?:>()", "def f(a,b):", "return ")
+PIECES = (*"0123456789", *"abcdefgh", *"+-*/=;,?:>()#", "def f(a):", "\n ", "\n return b,c,d,e")
 VOCABULARY = END + 1 + len(PIECES)
 SHOWN = {MASK: "_", PAD: "", END: "."}
 """How the special tokens are drawn."""
@@ -35,8 +37,8 @@ def encode(text: str) -> list[int]:
         match = _LONGEST_FIRST.match(text, place)
         if match is None:
             raise ValueError(
-                f"no token for {text[place]!r} in {text!r}: expected the characters {''.join(PIECES[:-2])}, "
-                f"{PIECES[-2]!r} and {PIECES[-1]!r}"
+                f"no token for {text[place]!r} in {text!r}: expected the characters {''.join(PIECES[:-3])} "
+                f"and the pieces {', '.join(map(repr, PIECES[-3:]))}"
             )
         ids.append(_ID[match.group()])
         place = match.end()
@@ -52,5 +54,5 @@ def decode(ids: Sequence[int]) -> str | None:
 
 
 def drawn(ids: Sequence[int]) -> str:
-    """All tokens as text for people: ``_`` is hidden, ``.`` the end, padding is left out."""
-    return "".join(SHOWN[i] if i in SHOWN else PIECES[i - END - 1] for i in ids)
+    """All tokens as a line for people: ``_`` is hidden, ``.`` the end, ``↵`` a new line, padding is left out."""
+    return "".join(SHOWN[i] if i in SHOWN else PIECES[i - END - 1].replace("\n ", "↵") for i in ids)

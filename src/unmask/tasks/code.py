@@ -1,13 +1,20 @@
-"""A Python function from traced examples of what it does, scored by running it: a small stand-in for program synthesis.
+"""A Python function from one traced run of it, with parts of the code and of the trace missing, scored by running it.
 
 ::
 
-    3,5>06>11;0,2>00>02;4,1>08>09;2,2>04>06;  prompt: f(3, 5) is 6 in between and 11 in the end, …
-    def f(a,b):c=a*2;return c+b               answer: one of several programs that do the same
+    a#2;b=a??#?;c=b-4#1;d=b??#2;e=d+1#?;       prompt: f(2), where b has an unknown value, c was 1, d was 2 …
 
-The grammar is ``c=X∘Y;return c∘Z`` with X a or b, Y and Z a, b or a constant, ∘ one of + − *. A program is right if it agrees with
-the hidden one on the examples and on inputs that no example shows; which program it is does not matter, nor what it has in between.
-The split goes by the function: no function of the test split is ever trained on, whatever its examples and its spelling.
+    def f(a):                                  answer: the whole function, each line with what it gave in that run
+     b=a+3#5
+     c=b-4#1
+     d=b-3#2
+     e=d+1#3
+     return b,c,d,e
+
+Every line adds something to one of the variables before it or takes something away (:mod:`unmask.tasks.linked`). Of a line the
+prompt tells the code, or what it gave, or both; which variable it starts from is always told. The comments are the model's notes:
+they are not graded, but each is a step towards the code of another line, forwards or backwards. A program is right if it does what
+the hidden one does for every input from 0 to 9.
 """
 
 from __future__ import annotations
@@ -21,92 +28,69 @@ from functools import lru_cache
 from typing import ClassVar, Literal
 
 from unmask.sandbox import Limits, run_python
+from unmask.tasks.linked import LARGEST, Link, form, least_told, linked, rounds, source_of
 from unmask.tasks.written import Problem, Written
 
-HEAD = "def f(a,b):"
-LARGEST = 9
-"""Inputs go from 0 to this, constants from 1."""
-SIGNS = "+-*"
-MOST_EXAMPLES = 4
-SHOWN = range(100)
-"""The numbers that examples may show."""
-GRID = tuple((a, b) for a in range(LARGEST + 1) for b in range(LARGEST + 1))
-"""All inputs. A grammar of second degree is told apart by far fewer."""
+INPUT, NAMES = "a", "bcde"
+"""The parameter; the variable of the first line, the second, …"""
+HEAD, TAIL = "def f(a):", "\n return b,c,d,e"
+INPUTS = tuple(range(10))
+"""What programs are compared on."""
 OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
 }
-LONGEST = 64
+LONGEST = 96
 """Characters of a program that is run at all."""
 LIMITS = Limits(seconds=2.0, memory=2**28)
+
+Values = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Code(Written):
-    """Functions with constants up to ``constants``, each shown by ``examples`` inputs and outputs."""
+    """Functions of four lines."""
 
     name: ClassVar[str] = "code"
-    prompt_width: ClassVar[int] = 10 * MOST_EXAMPLES
-    lengths: ClassVar[tuple[int, ...]] = (16, 24, 32)
+    prompt_width: ClassVar[int] = 4 + 8 * len(NAMES)
+    lengths: ClassVar[tuple[int, ...]] = (40, 48, 56)
 
     kind: Literal["code"] = "code"
-    examples: int = MOST_EXAMPLES
-    constants: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.examples <= MOST_EXAMPLES:
-            raise ValueError(f"examples must be from 1 to {MOST_EXAMPLES}, got {self.examples}")
-        if not 1 <= self.constants <= LARGEST:
-            raise ValueError(f"constants must be from 1 to {LARGEST}, got {self.constants}")
 
     def problem(self, index: int) -> Problem:
         rng = random.Random(f"code {self.seed} {index}")
-        operands = ["a", "b", *map(str, range(1, self.constants + 1))]
-        while True:
-            first = f"{rng.choice('ab')}{rng.choice(SIGNS)}{rng.choice(operands)}"
-            program = f"{HEAD}c={first};return c{rng.choice(SIGNS)}{rng.choice(operands)}"
-            between, values = outputs(f"{HEAD}return {first}", GRID), outputs(program, GRID)
-            assert between is not None and values is not None
-            small = [
-                i
-                for i, pair in enumerate(zip(between, values, strict=True))
-                if min(pair) in SHOWN and max(pair) in SHOWN
-            ]
-            told = len(set(between)) > 1 and len(set(values)) > 1  # a step that depends on nothing says nothing
-            if told and len(small) >= self.examples:
-                break
-        shown = rng.sample(small, self.examples)
-        prompt = "".join(f"{GRID[i][0]},{GRID[i][1]}>{between[i]:02}>{values[i]:02};" for i in shown)
-        return Problem(prompt, program, _stratum(values), " ".join(map(str, values)))
+        values = {INPUT: rng.randint(1, LARGEST)}
+        links: dict[str, Link] = {}
+        for name in NAMES:
+            source = source_of(rng, list(values))
+            links[name] = linked(rng, source, values[source])
+            values[name] = links[name].value
+        told = least_told(rng, links)
+        prompt, program = f"{INPUT}#{values[INPUT]};", HEAD
+        for name, link in links.items():
+            line = f"{link.sign}{link.amount}"
+            shown = line if (name, "amount") in told else "??"
+            prompt += f"{name}={link.source}{shown}#{link.value if (name, 'value') in told else '?'};"
+            program += f"\n {name}={link.source}{line}#{link.value}"
+        return Problem(prompt, program + TAIL, f"{rounds(links, told)} rounds", form(links, told))
 
     @staticmethod
     def grade(problem: Problem, text: str) -> tuple[bool, float]:
-        """Right: the function of the problem, on every input. The share is that of the inputs on which they agree.
+        """Right: the function of the problem, for every input. The share is that of the returned numbers that are the same.
 
         A program beyond the interpreter's means (``a/1``, ``a**2``) is run in the sandbox, and right or wrong as a whole.
         """
-        expected, got = outputs(problem.answer, GRID), outputs(text, GRID)
+        expected, got = outputs(problem.answer), outputs(text)
         assert expected is not None, f"expected an answer of the grammar, got {problem.answer!r}"
         if got is None:
-            right = is_function(text) and runs_right(text, GRID, expected)
+            right = is_function(text) and runs_right(text, expected)
             return right, float(right)
-        agreed = sum(ours == theirs for ours, theirs in zip(got, expected, strict=True))
-        return agreed == len(GRID), agreed / len(GRID)
-
-
-def _stratum(values: Sequence[int]) -> str:
-    """The degree of the function, by its second differences along the grid: what a, b and constants are multiplied with."""
-    at = dict(zip(GRID, values, strict=True))
-    bends = (
-        at[2, 0] - 2 * at[1, 0] + at[0, 0],
-        at[0, 2] - 2 * at[0, 1] + at[0, 0],
-        at[1, 1] - at[1, 0] - at[0, 1] + at[0, 0],
-    )
-    cubic = at[2, 1] - 2 * at[1, 1] + at[0, 1] - bends[0] or at[1, 2] - 2 * at[1, 1] + at[1, 0] - bends[1]
-    thirds = at[3, 0] - 3 * at[2, 0] + 3 * at[1, 0] - at[0, 0] or at[0, 3] - 3 * at[0, 2] + 3 * at[0, 1] - at[0, 0]
-    return "cubic" if cubic or thirds else "quadratic" if any(bends) else "linear"
+        if got == expected:
+            return True, 1.0
+        pairs = [zip(ours, theirs, strict=False) for ours, theirs in zip(got, expected, strict=True)]
+        width = max(len(row) for row in (*got, *expected))
+        return False, sum(ours == theirs for pair in pairs for ours, theirs in pair) / (width * len(INPUTS))
 
 
 def is_function(program: str) -> bool:
@@ -120,15 +104,15 @@ def is_function(program: str) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def runs_right(program: str, inputs: tuple[tuple[int, int], ...], expected: tuple[int, ...]) -> bool:
+def runs_right(program: str, expected: tuple[Values, ...]) -> bool:
     """Run a program that nobody trusts; right if it gives what is expected for every input, within the limits."""
-    tests = f"for (a, b), value in zip({inputs!r}, {expected!r}): assert f(a, b) == value"
+    tests = f"for a, values in zip({INPUTS!r}, {expected!r}): assert f(a) == values"
     return run_python(program, tests, LIMITS).passed
 
 
 @lru_cache(maxsize=8192)
-def outputs(program: str, inputs: tuple[tuple[int, int], ...]) -> tuple[int, ...] | None:
-    """f(a, b) for every input; None where there is more in the program than whole numbers, names, + − *, assignments and a return.
+def outputs(program: str) -> tuple[Values, ...] | None:
+    """f(a) for every input; None where there is more in the program than whole numbers, names, + − *, assignments and a return.
 
     The program is interpreted here, not executed: thousands of answers are graded in the time of one process.
     """
@@ -137,20 +121,22 @@ def outputs(program: str, inputs: tuple[tuple[int, int], ...]) -> tuple[int, ...
     function = ast.parse(program).body[0]
     assert isinstance(function, ast.FunctionDef)
     try:
-        return tuple(_returned(function.body, {"a": a, "b": b}) for a, b in inputs)
+        return tuple(_returned(function.body, {INPUT: a}) for a in INPUTS)
     except (ValueError, NameError, RecursionError):
         return None
 
 
-def _returned(body: Sequence[ast.stmt], names: dict[str, int]) -> int:
+def _returned(body: Sequence[ast.stmt], names: dict[str, int]) -> Values:
     for statement in body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 names[name] = _value(value, names)
-            case ast.Return(value=ast.expr() as value):
-                return _value(value, names)
+            case ast.Return(value=ast.Tuple(elts=parts)):
+                return tuple(_value(part, names) for part in parts)
             case _:
-                raise ValueError(f"expected an assignment or a return, got {ast.unparse(statement)!r}")
+                raise ValueError(
+                    f"expected an assignment or the return of several numbers, got {ast.unparse(statement)!r}"
+                )
     raise ValueError("the function returns nothing")
 
 

@@ -62,6 +62,8 @@ def split_of(form: str) -> str:
 class Written(ABC):
     """The first ``count`` of a corpus that fall into a ``split``, and a source of training canvases made of them.
 
+    What is held out holds no problem twice, in other words neither: an interval over copies would be too narrow.
+
     ``length``: the width of the answer's region, one of ``lengths``, the shortest first. None: training takes all of them in turn,
     from step to step, and a task the shortest.
     """
@@ -102,6 +104,7 @@ class Written(ABC):
     @cached_property
     def corpus(self) -> tuple[Problem, ...]:
         kept: list[Problem] = []
+        forms: set[str] = set()
         index = 0
         while len(kept) < self.count:
             if index > PATIENCE * self.count + 20_000:
@@ -110,8 +113,9 @@ class Written(ABC):
                     "there are too few such problems; ask for fewer or widen their range"
                 )
             problem = self.problem(index)
-            if self.belongs(problem) == self.split:
+            if self.belongs(problem) == self.split and (self.split == "train" or problem.form not in forms):
                 kept.append(problem)
+                forms.add(problem.form)
             index += 1
         return tuple(kept)
 
