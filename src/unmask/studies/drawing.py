@@ -170,8 +170,11 @@ def _through(axes: Axes, series: Mapping[str, Sequence[tuple[float, Point]]]) ->
         axes.vlines(x, [p.low for _, p in ordered], [p.high for _, p in ordered], color=colour, linewidth=1)
 
 
-def histograms(places: Mapping[str, Sequence[float]], problems: int, bins: int = 20) -> Figure:
-    """A panel per order: where in the order it first went wrong, from 0 to 1, as shares of all problems, on one scale."""
+def histograms(places: Mapping[str, Sequence[float]], problems: int, bins: int = 10) -> Figure:
+    """A panel per order: where in the order it first went wrong, from 0 to 1, as shares of its failures, on one scale.
+
+    Shares of all problems would leave the panel of a good order empty; how many it fails is in its title.
+    """
     edges = np.linspace(0, 1, bins + 1)
     with matplotlib.rc_context(STYLE):
         across = min(4, len(places))
@@ -182,13 +185,13 @@ def histograms(places: Mapping[str, Sequence[float]], problems: int, bins: int =
             axes = figure.add_subplot(down, across, nth + 1, sharey=shared)
             shared = shared or axes
             counts, _ = np.histogram(values, edges)
-            axes.bar(100 * edges[:-1], 100 * counts / problems, 100 / bins, align="edge", color=COLOURS[0])
+            axes.bar(100 * edges[:-1], 100 * counts / max(1, len(values)), 100 / bins, align="edge", color=COLOURS[0])
             axes.set_title(f"{order}: {100 * len(values) / problems:.1f} % fail")
             axes.set_xlim(0, 100)
             if nth >= len(places) - across:
                 axes.set_xlabel("place in the order, %")
             if nth % across == 0:
-                axes.set_ylabel("problems, %")
+                axes.set_ylabel("failures, %")
         return figure
 
 
