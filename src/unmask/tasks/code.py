@@ -12,7 +12,7 @@
      return b,c,d,e
 
 Every line adds something to one of the variables before it or takes something away (:mod:`unmask.tasks.linked`). Of a line the
-prompt tells the code, or what it gave, or both; which variable it starts from is always told. The comments are the model's notes:
+prompt tells the code, what it gave, both or neither; which variable it starts from is always told. The comments are notes:
 they are not graded, but each is a step towards the code of another line, forwards or backwards. A program is right if it does what
 the hidden one does for every input from 0 to 9.
 """
