@@ -16,7 +16,7 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from unmask.tasks.linked import LARGEST, Link, form, least_told, linked, rounds, source_of
+from unmask.tasks.linked import LARGEST, Link, form, least_told, linked, rounds, said, source_of
 from unmask.tasks.written import Problem, Written
 
 NAMES = "abcde"
@@ -54,8 +54,7 @@ class Arithmetic(Written):
         prompt, working = "", ""
         for name in names:
             link = links[name]
-            amount = link.amount if (name, "amount") in told else "?"
-            value = link.value if (name, "value") in told else "?"
+            amount, value = said(name, link, told)
             prompt += f"{link.source or link.start}{link.sign}{amount}={value};"
             working += f"{link.start}{link.sign}{link.amount}={link.value};"
         return Problem(

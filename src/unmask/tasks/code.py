@@ -28,7 +28,7 @@ from functools import lru_cache
 from typing import ClassVar, Literal
 
 from unmask.sandbox import Limits, run_python
-from unmask.tasks.linked import LARGEST, Link, form, least_told, linked, rounds, source_of
+from unmask.tasks.linked import LARGEST, Link, form, least_told, linked, rounds, said, source_of
 from unmask.tasks.written import Problem, Written
 
 INPUT, NAMES = "a", "bcde"
@@ -69,10 +69,9 @@ class Code(Written):
         told = least_told(rng, links)
         prompt, program = f"{INPUT}#{values[INPUT]};", HEAD
         for name, link in links.items():
-            line = f"{link.sign}{link.amount}"
-            shown = line if (name, "amount") in told else "??"
-            prompt += f"{name}={link.source}{shown}#{link.value if (name, 'value') in told else '?'};"
-            program += f"\n {name}={link.source}{line}#{link.value}"
+            amount, value = said(name, link, told)
+            prompt += f"{name}={link.source}{'?' if amount == '?' else link.sign}{amount}#{value};"
+            program += f"\n {name}={link.source}{link.sign}{link.amount}#{link.value}"
         return Problem(prompt, program + TAIL, f"{rounds(links, told)} rounds", form(links, told))
 
     @staticmethod

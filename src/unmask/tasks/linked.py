@@ -76,15 +76,20 @@ def rounds(links: Mapping[str, Link], told: Told) -> int | None:
     return count
 
 
+def said(name: str, link: Link, told: Told) -> tuple[str, str]:
+    """Amount and value as a problem has them: ``?`` for what it leaves out."""
+    amount = str(link.amount) if (name, "amount") in told else "?"
+    value = str(link.value) if (name, "value") in told else "?"
+    return amount, value
+
+
 def form(links: Mapping[str, Link], told: Told, asked: str = "") -> str:
     """The same for problems that differ in names and in the order of their lines alone."""
 
     def whole(name: str) -> str:
-        link = links[name]
-        amount = link.amount if (name, "amount") in told else "?"
-        value = link.value if (name, "value") in told else "?"
+        amount, value = said(name, links[name], told)
         after = sorted(whole(other) for other in links if links[other].source == name)
-        return f"{link.sign}{amount}={value}{'!' * (name == asked)}({','.join(after)})"
+        return f"{links[name].sign}{amount}={value}{'!' * (name == asked)}({','.join(after)})"
 
     roots = [name for name, link in links.items() if link.source not in links]
     return " ".join(sorted(f"{links[name].start}{whole(name)}" for name in roots))
