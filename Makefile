@@ -7,10 +7,12 @@ THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 .PHONY: help env demo test study slow soak lint clean
 QUICK ?=
 SOAK ?= 600
-STUDIES = sudoku tau failures heatmap difficulty four-by-four quality cross-scale stage2 ablations cost lengths
+JOBS ?= 2
+STUDIES = sudoku sudoku-4x4 tau failures heatmap difficulty four-by-four quality cross-scale stage2 ablations cost lengths countdown
 # These take the denoisers and orders that the study of lengths has trained.
 AFTER_LENGTHS = parallel transfer rewards ends hidden
 STUDY = OMP_NUM_THREADS=1 $(BIN)/unmask study
+SIZE = $(if $(QUICK),-quick)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' Makefile
@@ -28,12 +30,15 @@ demo: env ## see the order of thought, on a laptop, in minutes
 test: env ## every test but the slow studies
 	$(THREADS) $(BIN)/pytest -q -n 2 -m "not slow"
 
-study: env ## every study into runs/study, and the slow tests (QUICK=1: small versions, without them); goes on where it stopped
-	@for name in $(STUDIES); do $(STUDY) $$name $(if $(QUICK),--quick) --resume || exit $$?; done
-	@for name in $(AFTER_LENGTHS); do \
-	  $(STUDY) $$name $(if $(QUICK),--quick) --resume --runs runs/study/lengths$(if $(QUICK),-quick)/runs || exit $$?; \
-	done
+study: env ## every study into runs/study, two at a time, and the slow tests (QUICK=1: small versions, without them); goes on where it stopped
+	$(MAKE) -j $(JOBS) $(addprefix study-,$(STUDIES) $(AFTER_LENGTHS))
 	$(if $(QUICK),,$(MAKE) slow)
+
+$(addprefix study-,$(STUDIES)): study-%: env
+	$(STUDY) $* $(if $(QUICK),--quick) --resume
+
+$(addprefix study-,$(AFTER_LENGTHS)): study-%: study-lengths
+	$(STUDY) $* $(if $(QUICK),--quick) --resume --runs runs/study/lengths$(SIZE)/runs
 
 slow: env ## the slow, seeded tests: learning an order beats confidence
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow

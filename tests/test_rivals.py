@@ -17,7 +17,7 @@ from unmask.pace import bernoulli
 from unmask.policies.posterior import Posterior
 from unmask.protocols import Path
 from unmask.recipe import PolicyTraining
-from unmask.registry import load_scheduler
+from unmask.registry import load_denoiser, load_scheduler
 from unmask.rollout import collect
 from unmask.train import train_policy
 
@@ -38,6 +38,7 @@ RIVALS: dict[str, dict[str, Any]] = {
     "parallel": {"budget": 4},
     "blocks": {"block": 4, "advantage": "reward_to_go"},
     "warm start": {"teacher": "expert", "warm_start": 1},
+    "relative": {"relative": True, "correctness": 0.5},
 }
 
 
@@ -204,6 +205,59 @@ def test_speed_pays_for_fewer_steps() -> None:
     assert reward.terminal(path, target, exponent=2.0).tolist() == pytest.approx([1, (3 / 4) ** 2, 0])
 
 
+def test_a_judge_knows_other_right_answers() -> None:
+    """It is asked about the whole group: about what was decoded, or what would have been said along the truth."""
+    denoiser, policy = small()
+    canvas = DATA(0, 4)
+    asked: list[torch.Tensor] = []
+
+    def judge(target: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        assert torch.equal(target, canvas.repeated(3).target)
+        asked.append(tokens)
+        return torch.arange(len(tokens)) % 3 == 0
+
+    for kind in ("terminal", "hybrid"):
+        training = config(reward=kind, advantage="reward_to_go", normalise=False, hybrid=100.0)
+        judged = collect(denoiser, policy, canvas, training, torch.arange(12), judge=judge)  # pyright: ignore
+        # One of three is right: it is 2/3 above its group's mean, the others 1/3 below.
+        scale = 1.0 if kind == "terminal" else 100.0
+        assert {0.7, -0.3} <= {round(float(value) / scale, 1) for value in judged.advantage}
+    free, forced = asked
+    hidden = canvas.repeated(3).tokens == 0
+    assert not (free == 0).any() and torch.equal(free[~hidden], canvas.repeated(3).tokens[~hidden])
+    assert torch.equal(forced[~hidden], canvas.repeated(3).target[~hidden])
+
+
+def test_what_a_position_costs_when_all_others_are_known() -> None:
+    """Against a forward for each gap by hand; positions that are no candidates stay hidden and cost nothing."""
+    denoiser: Any = load_denoiser("sudoku-4x4-imperfect")
+    canvas = DATA(0, 3)
+    candidates = torch.ones_like(canvas.tokens, dtype=torch.bool)
+    candidates[0, int((canvas.tokens[0] == 0).nonzero()[0, 0])] = False
+    canvas = dataclasses.replace(canvas, candidates=candidates)
+    found = reward.alone(denoiser, canvas, at_once=5)
+    asked = (canvas.tokens == 0) & candidates
+    assert not found[~asked].any()
+    for row, place in torch.nonzero(asked).tolist():
+        tokens = torch.where(candidates[row], canvas.target[row], canvas.tokens[row])
+        tokens[place] = 0
+        logits = denoiser.logits(denoiser.hidden(tokens[None]))[0, place].float()
+        logits[0] = -torch.inf
+        expected = logits.log_softmax(0)[canvas.target[row, place]]
+        assert found[row, place].item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_relative_rewards_are_the_same_return_but_for_a_constant() -> None:
+    denoiser: Any = load_denoiser("sudoku-4x4-imperfect")
+    _, policy = small()
+    canvas, plain = DATA(0, 4), config(advantage="trajectory", normalise=False)
+    seeds = torch.arange(12)
+    one = collect(denoiser, policy, canvas, plain, seeds)
+    other = collect(denoiser, policy, canvas, dataclasses.replace(plain, relative=True), seeds)
+    assert torch.allclose(one.advantage, other.advantage, atol=1e-4) and bool(one.advantage.abs().max() > 0.01)
+    assert not torch.allclose(one.reward, other.reward, atol=1e-2)
+
+
 def test_coins_fall_as_often_as_their_keys_say() -> None:
     tokens = torch.full((4000, 3), 4)
     view = view_of(Fixed(torch.zeros(3, 5), mask_id=4), tokens)
@@ -228,6 +282,7 @@ def test_coins_fall_as_often_as_their_keys_say() -> None:
         ({"objective": "variational", "group": 1}, "group"),
         ({"objective": "reinforce"}, "objective must be one of"),
         ({"budget": 0}, "budget"),
+        ({"relative": True, "reward": "terminal", "advantage": "trajectory"}, "relative rewards are dense"),
         ({"mixed_precision": "int4"}, "mixed_precision"),
     ],
 )

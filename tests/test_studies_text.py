@@ -140,7 +140,7 @@ def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
 
 
 def test_a_budget_bounds_the_calls(runs: Path, tmp_path: Path) -> None:
-    study = Parallel(regimes=((32, 4), (16, 8)), paces=("threshold:p=0.5",), sets=SMALL, runs=runs)
+    study = Parallel(regimes=((40, 4), (20, 8)), paces=("threshold:p=0.5",), sets=SMALL, runs=runs)
     found = run(study, tmp_path)
     budgets, frontier = found.tables
     for row, steps in zip(budgets.rows, (4, 8), strict=True):
@@ -148,7 +148,7 @@ def test_a_budget_bounds_the_calls(runs: Path, tmp_path: Path) -> None:
     calls = [float(cell(row[2])) for row in frontier.rows]
     assert calls == sorted(calls) and len(calls) == 9
     stored = json.loads((tmp_path / "runs" / "sas-arithmetic-parallel" / "config.json").read_text())
-    assert stored["training"]["budget"] == 8
+    assert stored["training"]["budget"] == 10
     assert (tmp_path / "parallel.svg").stat().st_size > 1000
 
 
@@ -180,6 +180,7 @@ SHRUNK: dict[str, dict[str, Any]] = {
     "rewards": {"heuristics": ("confidence",)},
     "hidden": {"blocks": (2,), "heuristics": ("confidence",)},
     "ends": {"task": "code", "orders": ("confidence",)},
+    "countdown": {"orders": ("confidence",)},
 }
 
 
@@ -194,12 +195,17 @@ def test_studies_of_text_in_small(name: str, runs: Path, tmp_path: Path) -> None
         assert [cell(row[0]) for row in table.rows] == ["arithmetic → code", "code → arithmetic"]
         assert [cell(row[5]) for row in table.rows] == ["+1.5", "+8.5"]
     if name == "rewards":
+        assert [cell(row[0]) for row in table.rows][-1] == "self-aware, relative, all-action"
         folders = [tmp_path / "runs" / f"reward-{kind}" for kind in ("self-aware", "terminal", "hybrid")]
         configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
         assert [config["training"].pop("reward") for config in configs] == ["self_aware", "terminal", "hybrid"]
         assert configs[0] == configs[1] == configs[2]
         assert all(curve(folder)[0][0] == 0 and len(curve(folder)) == 2 for folder in folders)
         assert all(curve(folder)[1][0] == history(folder)["calls"] for folder in folders)
+    if name == "countdown":
+        assert [cell(row[0]) for row in table.rows] == ["confidence", "learned"]
+        with pytest.raises(ValueError, match="none at absent.jsonl"):
+            list(run_study(replace(study, data=(Path("absent.jsonl"),)), tmp_path / "other"))
     if name == "ends":
         assert [(cell(row[0]), cell(row[1])) for row in table.rows[:3]] == [
             ("confidence", ends) for ends in ("allow", "damp", "suppress")

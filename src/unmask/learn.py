@@ -27,6 +27,7 @@ ADDED = {
     "training.select": "accuracy",
     "training.at_once": None,
     "training.decay": 1.0,
+    "training.relative": False,
     "policy.base": "confidence",
     "policy.blockwise": False,
 }
@@ -120,5 +121,15 @@ def learn(
         needs(dataclasses.replace(found, processes=together.processes))
         found.require()
         yield from train_policy(
-            denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator, held_out.verify
+            denoiser,
+            policy,
+            source,
+            config.training,
+            validation,
+            run,
+            stop,
+            teacher,
+            accelerator,
+            held_out.verify,
+            source.judge,
         )

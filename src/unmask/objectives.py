@@ -69,7 +69,7 @@ def policy_loss(
         loss = loss - config.entropy * grpo.entropy(logv).sum() / counts.decisions
     if config.correctness:
         hidden = seen["hidden"]
-        truth = rollout.reward[rows][hidden].exp()
+        truth = rollout.reward[rows][hidden].exp().clamp(max=1.0)
         regression = F.binary_cross_entropy_with_logits(scores[hidden], truth, reduction="sum")
         loss = loss + config.correctness * regression / counts.hidden
     clip_fraction = clipped.sum() / counts.decisions

@@ -5,6 +5,7 @@ steps per order (``K``, or the budget), ``V`` vocabulary. A training step needs
 
     forwards   P·(1 + G·(T − 1)): the first state of a group is one forward (at most: other states may be equal, too)
     positions  P·G·K·(T + 1)/2 with logits: a policy prices everything that is hidden
+    relative   P·K more of both, where rewards are relative to what a position costs when all others are known
     decisions  P·G·(K − 1), each a state that the update reads ``mu`` times, forward and backward (three forwards' arithmetic)
 
 A multiplication and an addition are two FLOPs; what is no matrix product is not counted, as in ``torch.utils.flop_counter``. Time
@@ -80,6 +81,7 @@ class Work:
     validations: int = 0
     forwards: int = 1
     at_once: int | None = None
+    relative: bool = False
 
     def __post_init__(self) -> None:
         for name in ("length", "steps", "prompts", "group", "mu", "forwards"):
@@ -190,13 +192,15 @@ def plan(
 
 def forwards_per_step(work: Work) -> float:
     """Canvases through the denoiser in one training step, if no two states but the first ones of a group are equal."""
-    return work.forwards * work.prompts * (1 + work.group * (work.mean_turns - 1))
+    rollouts = work.forwards * work.prompts * (1 + work.group * (work.mean_turns - 1))
+    return rollouts + work.relative * work.prompts * work.mean_hidden
 
 
 def rollout_flops(shape: TransformerConfig, policy: PolicyConfig, work: Work) -> float:
     """Trunk, head and policy of one training step's rollouts."""
     orders = work.prompts * work.group
-    head = work.forwards * orders * work.mean_priced * head_flops(shape, 1)
+    priced = work.forwards * orders * work.mean_priced + work.relative * work.prompts * work.mean_hidden
+    head = priced * head_flops(shape, 1)
     scores = orders * work.mean_turns * policy_flops(policy, shape, work.length)
     return forwards_per_step(work) * trunk_flops(shape, work.length) + head + scores
 
@@ -277,6 +281,7 @@ def measure(
         prompts=len(hidden),
         group=config.group,
         budget=config.budget,
+        relative=config.relative,
     )
     seeds = torch.arange(len(hidden) * config.group, device=canvas.tokens.device)
     collect(denoiser, policy, canvas.rows(slice(0, 1)), config, seeds[: config.group])  # warm: memory, kernels, threads
@@ -321,6 +326,7 @@ def work_of(config: Learn, shape: TransformerConfig) -> Work:
         budget=training.budget,
         validations=training.validate * validations(training),
         at_once=training.at_once,
+        relative=training.relative,
     )
 
 

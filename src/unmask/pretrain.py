@@ -13,12 +13,12 @@ from unmask.denoisers.folder import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.finetune import MaskedTraining, train_masked
 from unmask.runs import Run
-from unmask.tasks.arithmetic import Arithmetic
+from unmask.tasks.arithmetic import Arithmetic, Ordered
 from unmask.tasks.code import Code
 from unmask.tasks.countdown import Countdown
 from unmask.tasks.sudoku.source import SudokuData
 
-Generated = SudokuData | Arithmetic | Code | Countdown
+Generated = SudokuData | Arithmetic | Ordered | Code | Countdown
 """What a denoiser is trained on: problems that are never short. In a preset ``kind`` says which; without it, Sudoku."""
 
 

@@ -40,10 +40,14 @@ class PolicyTraining:
 
     ``reward``: self_aware (dense), terminal (0/1), share (of right tokens), speed (0/1, times the share of steps saved to the
     power ``alpha``), or hybrid (dense plus ``hybrid`` times 0/1). ``reward_floor`` bounds a single step's reward from below.
+    ``relative`` compares a dense reward with what the position would cost if all others were known, log p(x_i|s) − log p(x_i|x_∖i),
+    at one more forward per position and prompt: returns stay the same but for a constant, and what nobody can know (how
+    something is worded) does not count against a choice.
 
     ``epsilon`` clips the ratio; ``beta`` weighs the KL to the ``reference``: "confidence", or "policy", the start, renewed every
     ``outer`` steps if that is not 0; ``entropy`` a bonus. ``correctness`` adds dense supervision: the score, read as a logit, is
-    regressed on p_θ(x*_i | s) for every hidden position of every visited state.
+    regressed on p_θ(x*_i | s) for every hidden position of every visited state; with ``relative`` on p_θ(x*_i | s) over
+    p_θ(x*_i | x*_∖i), at most 1: how much of what can be known of it is known already.
 
     ``teacher`` names a scheduler that is imitated for the first ``warm_start`` steps, or that with ``behaviour="teacher"`` draws
     all rollouts. Every ``validate_every`` steps the policy decodes ``validate`` held-out problems freely; the best one is kept.
@@ -82,6 +86,7 @@ class PolicyTraining:
     correctness: float = 0.0
     std_floor: float = 0.1
     reward_floor: float = -10.0
+    relative: bool = False
     behaviour: str = "policy"
     teacher: str = ""
     warm_start: int = 0
@@ -131,6 +136,11 @@ class PolicyTraining:
             raise ValueError(
                 "advantage 'critic' expects what the denoiser says of the truth: it goes with objective grpo and reward "
                 f"self_aware or hybrid, got {self.objective!r} and {self.reward!r}"
+            )
+        if self.relative and (self.free or self.objective in ("ranking", "imitation")):
+            raise ValueError(
+                "relative rewards are dense ones: they go with reward self_aware or hybrid and an objective that is paid by them, "
+                f"got {self.reward!r} and {self.objective!r}"
             )
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be in 0 .. 1, got {self.decay}")

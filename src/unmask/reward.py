@@ -8,10 +8,14 @@ answer is right; ``share``: the part of it that is right. Terminal rewards need 
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.protocols import Path, States
+from unmask.pricing import price
+from unmask.protocols import Canvas, Denoiser, Judge, Path, States
+
+AT_ONCE = 256
+"""Canvases with one gap that are priced together, unless somebody says otherwise."""
 
 
 def self_aware(states: States) -> Float[Tensor, "S"]:
@@ -21,14 +25,41 @@ def self_aware(states: States) -> Float[Tensor, "S"]:
     return states.target_logp.masked_fill(~states.revealed, 0.0).sum(1)
 
 
-def terminal(path: Path, target: Int[Tensor, "B L"], share: bool = False, exponent: float = 0.0) -> Float[Tensor, "B"]:
-    """0/1 (or the share of right tokens) of a free-running rollout, times ((n − steps + 1)/n)^exponent for its n reveals."""
+def terminal(
+    path: Path, target: Int[Tensor, "B L"], share: bool = False, exponent: float = 0.0, judge: Judge | None = None
+) -> Float[Tensor, "B"]:
+    """0/1 (or the share of right tokens) of a free-running rollout, times ((n − steps + 1)/n)^exponent for its n reveals.
+
+    Right is what the ``judge`` says; without one, what the target has.
+    """
     row, k = torch.nonzero(path.order >= 0, as_tuple=True)
     right = (path.tokens == target)[row, path.order[row, k]].float()
     n = path.reveals.clamp(min=1)
     part = torch.zeros(len(n), device=right.device).index_add(0, row, right) / n
-    value = part if share else (part == 1).float()
+    whole = part == 1 if judge is None else judge(target, path.tokens)
+    value = part if share else whole.float()
     return value * ((n - path.step.amax(1)) / n) ** exponent
+
+
+def alone(denoiser: Denoiser, canvas: Canvas, at_once: int = AT_ONCE) -> Float[Tensor, "B L"]:
+    """log p_θ^i(x_i | x_∖i) of every position that is to be revealed, when all others are; 0 elsewhere. A forward for each.
+
+    Their sum is the pseudo-log-likelihood of x, whatever the order: rewards relative to it, log p(x_i|s) − log p(x_i|x_∖i), add up
+    to the same return but for a constant (they are shaped by the potential Σ_{i∈M} log p(x_i|x_∖i)). What no order can tell, such
+    as which of several words for the same thing was used, no longer looks like a bad choice.
+    """
+    asked: Bool[Tensor, "B L"] = canvas.answer(denoiser.mask_id)
+    known = torch.where(asked, canvas.target, canvas.tokens)
+    row, place = torch.nonzero(asked, as_tuple=True)
+    found = torch.zeros(known.shape, device=known.device)
+    for part in torch.arange(len(row), device=row.device).split(at_once):
+        r, i = row[part], place[part]
+        n = torch.arange(len(part), device=row.device)
+        tokens = known[r].index_put((n, i), torch.tensor(denoiser.mask_id, device=known.device))
+        states = denoiser.hidden(tokens, None if canvas.attention is None else canvas.attention[r])
+        prices = price(denoiser.logits(states[n, i]), denoiser.forbidden_ids)
+        found[r, i] = prices.logp.gather(1, canvas.target[r, i][:, None])[:, 0]
+    return found
 
 
 def timeline(

@@ -20,7 +20,7 @@ from unmask.live import Regime
 from unmask.pace import BERNOULLI_NOISE, bernoulli, top
 from unmask.policies.policy import OrderPolicy
 from unmask.policies.posterior import Posterior
-from unmask.protocols import Canvas, Denoiser, Observe, Path, Scheduler, States, View
+from unmask.protocols import Canvas, Denoiser, Judge, Observe, Path, Scheduler, States, View
 from unmask.recipe import PolicyTraining
 
 
@@ -83,15 +83,22 @@ def collect(
     seeds: Int[Tensor, "B"],
     teacher: Scheduler | None = None,
     posterior: Posterior | None = None,
+    judge: Judge | None = None,
 ) -> Rollout:
-    """Draw a group of orders for each canvas and credit every decision. ``teacher``, if given, draws instead of the policy."""
+    """Draw a group of orders for each canvas and credit every decision. ``teacher``, if given, draws instead of the policy.
+
+    ``judge`` says what is right, for rewards that ask for it; without one, only the target is.
+    """
     prompts = max(1, (config.at_once or len(seeds)) // config.group)
     if prompts < len(canvas.tokens):
         parts = zip(torch.arange(len(canvas.tokens)).split(prompts), seeds.split(prompts * config.group), strict=True)
         return Rollout.joined(
-            [_collect(denoiser, policy, canvas.rows(rows), config, own, teacher, posterior) for rows, own in parts]
+            [
+                _collect(denoiser, policy, canvas.rows(rows), config, own, teacher, posterior, judge)
+                for rows, own in parts
+            ]
         )
-    return _collect(denoiser, policy, canvas, config, seeds, teacher, posterior)
+    return _collect(denoiser, policy, canvas, config, seeds, teacher, posterior, judge)
 
 
 def _collect(
@@ -102,6 +109,7 @@ def _collect(
     seeds: Int[Tensor, "B"],
     teacher: Scheduler | None,
     posterior: Posterior | None,
+    judge: Judge | None,
 ) -> Rollout:
     """:func:`collect` of canvases that are decoded together."""
     many = canvas.repeated(config.group)
@@ -123,9 +131,12 @@ def _collect(
     assert states is not None and states.target_logp is not None
     table = _Decisions.of(path, states, by_coin)
     candidate_reward = states.target_logp.clamp(min=config.reward_floor)
+    if config.relative:
+        rest = reward.alone(denoiser, canvas, config.at_once or reward.AT_ONCE).clamp(min=config.reward_floor)
+        candidate_reward = candidate_reward - rest.repeat_interleave(config.group, dim=0)[states.row]
     scores = states.scores if teacher is None and posterior is None else policy.score(states.observed)
     logv, drawn = _old_logv(policy, scores, states, table, by_coin)
-    given = _rewards(config, path, many, states, table, candidate_reward)
+    given = _rewards(config, path, many, states, table, candidate_reward, judge)
     if posterior is not None:
         # LO-ARM: log p(x|σ) + log v(σ) − log q(σ|x), whose mean under q bounds log P(x) from below.
         q = _draws(states.scores, table, policy.config.temperature)
@@ -225,19 +236,20 @@ def _rewards(
     states: States,
     table: _Decisions,
     candidate_reward: Float[Tensor, "Z L"],
+    judge: Judge | None,
 ) -> Float[Tensor, "S"]:
     """r of every decision."""
     if config.free:
         exponent = config.alpha if config.reward == "speed" else 0.0
-        value = reward.terminal(path, canvas.target, config.reward == "share", exponent)
+        value = reward.terminal(path, canvas.target, config.reward == "share", exponent, judge)
         return torch.where(table.last, value[table.row], 0.0)
     dense = candidate_reward[table.state, table.chosen]
     if config.reward != "hybrid":
         return dense
-    # Teacher forcing reveals the truth: right as a whole means that the likeliest token was right at every step.
-    wrong = (states.best[table.state, table.chosen] != canvas.target[table.row, table.chosen]).float()
-    missed = torch.zeros(len(canvas.tokens), device=wrong.device).index_add(0, table.row, wrong)
-    return dense + config.hybrid * table.last * (missed == 0).float()[table.row]
+    # Teacher forcing reveals the truth: right as a whole is what it would have said at every step, put together.
+    said = canvas.target.index_put((table.row, table.chosen), states.best[table.state, table.chosen])
+    right = (said == canvas.target).all(1) if judge is None else judge(canvas.target, said)
+    return dense + config.hybrid * table.last * right.float()[table.row]
 
 
 def _expected(states: States, table: _Decisions, candidate_reward: Float[Tensor, "Z L"]) -> Float[Tensor, "S"]:

@@ -13,14 +13,14 @@ from typing import Any, get_args
 from unmask.protocols import Canvas, Denoiser, Problems
 from unmask.registry import did_you_mean
 from unmask.tasks.antibody import AntibodyData
-from unmask.tasks.arithmetic import Arithmetic
+from unmask.tasks.arithmetic import Arithmetic, Ordered
 from unmask.tasks.code import Code
 from unmask.tasks.countdown import Countdown
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.text import TextData
 
-Data = SudokuData | TextData | AntibodyData | Arithmetic | Code | Countdown
+Data = SudokuData | TextData | AntibodyData | Arithmetic | Ordered | Code | Countdown
 KINDS: dict[str, type] = {getattr(kind, "kind", "sudoku"): kind for kind in get_args(Data)}
 
 
@@ -54,6 +54,7 @@ class _Boards:
     """Generated puzzles. ``held_out`` takes the clues of the puzzles to hold out."""
 
     data: SudokuData
+    judge = None
 
     @property
     def vary(self) -> Any:

@@ -27,7 +27,7 @@ from unmask.objectives import Counts, countable, policy_loss
 from unmask.optimizer_state import flatten_optimizer, restore_optimizer
 from unmask.policies.policy import OrderPolicy
 from unmask.policies.posterior import Posterior
-from unmask.protocols import Canvas, Denoiser, Scheduler, Verdict, counter_uniform
+from unmask.protocols import Canvas, Denoiser, Judge, Scheduler, Verdict, counter_uniform
 from unmask.recipe import PolicyTraining
 from unmask.rollout import Rollout, collect
 from unmask.runs import Run
@@ -57,15 +57,16 @@ def train_policy(
     teacher: Scheduler | None = None,
     accelerator: Accelerator | None = None,
     verify: Verify | None = None,
+    judge: Judge | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Train in place, yielding a record per step; at the end the policy holds the weights of its best validation.
 
     Its start is validated, too, and is what remains if no step was better: the first record has it as ``start_accuracy``.
 
     With a run: log, checkpoint, resume, and write the best policy to ``policy/``. ``stop`` is asked after every step; when it
-    answers True the run is saved and left, to be resumed. ``verify`` says which validation answers are right; without it, the
-    target alone is. ``teacher`` is the scheduler that ``config.teacher`` names. Of several processes each calls this with the same
-    arguments; the first one writes.
+    answers True the run is saved and left, to be resumed. ``verify`` says which validation answers are right, and ``judge``
+    which rollouts; without them, the target alone is. ``teacher`` is the scheduler that ``config.teacher`` names. Of several
+    processes each calls this with the same arguments; the first one writes.
     """
     if bool(config.teacher) != (teacher is not None):
         raise ValueError(f"config.teacher is {config.teacher!r}, but a teacher was {'not ' * (teacher is None)}given")
@@ -91,6 +92,7 @@ def train_policy(
             _seeds(config, step, row).to(accelerator.device),
             teacher if config.taught_at(step) else None,
             learner.posterior if config.objective_at(step) == "variational" else None,
+            judge,
         )
         stats = learner.update(rollout, step, together)
         calls += round(together.sum(denoiser.forwarded - before))

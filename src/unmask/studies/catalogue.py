@@ -12,6 +12,7 @@ from unmask.studies.ablations import Ablations
 from unmask.studies.antibody import Antibodies
 from unmask.studies.characters import Characters
 from unmask.studies.cost import Cost
+from unmask.studies.countdown import CountdownOrders
 from unmask.studies.cross_scale import CrossScale
 from unmask.studies.difficulty import Difficulty
 from unmask.studies.ends import Ends
@@ -30,6 +31,7 @@ from unmask.studies.transfer import Transfer
 
 STUDIES: dict[str, type] = {
     "sudoku": Orders,
+    "sudoku-4x4": Orders,
     "tau": Tau,
     "failures": Failures,
     "heatmap": HeatMap,
@@ -41,6 +43,7 @@ STUDIES: dict[str, type] = {
     "four-by-four": FourByFour,
     "antibody": Antibodies,
     "lengths": Lengths,
+    "countdown": CountdownOrders,
     "parallel": Parallel,
     "transfer": Transfer,
     "rewards": Rewards,

@@ -33,7 +33,7 @@ class Lengths:
     minutes: float = 0.0
     tasks: tuple[str, ...] = ("arithmetic", "code")
     blocks: tuple[int, ...] = (1, 4, 8)
-    orders: tuple[str, ...] = (READING, "confidence", "margin", "entropy", "gt_logp")
+    orders: tuple[str, ...] = (READING, "confidence", "margin", "entropy", "gt_margin")
     baseline: str = "confidence"
     sets: Texts = field(default_factory=Texts)
     runs: Path | None = None

@@ -39,30 +39,36 @@ class Orders:
             for denoiser in self.denoisers
             for name in self.sets.named(self.data)
         ]
-        return Findings([orders_table(report) for report in reports], {"orders": _figure(reports)}, reports)
+        said = paper.SUDOKU.get(self.sets.size, {})
+        tables = [orders_table(report, said) for report in reports]
+        return Findings(tables, {"orders": orders_figure(reports, said)}, reports)
 
 
-def orders_table(report: Report) -> Table:
+Said = Mapping[str, tuple[float, float | None]]
+"""The paper's own numbers by order: problems and cells, %."""
+
+
+def orders_table(report: Report, said: Said, cells: str = "cells") -> Table:
     """A row per order: solved and cells with their limits, the paper's numbers, the comparison in pairs, the cost."""
     versus = next((row.versus for row in report.rows if row.versus), None)
     best = ahead(report)
-    columns = ["order", "solved %", "paper", "cells %", "paper", "calls"]
+    columns = ["order", "solved %", "paper", f"{cells} %", "paper", "calls"]
     rows: list[list[Cell | str]] = []
     for row in report.rows:
-        said = paper.SUDOKU.get(row.scheduler)
-        cells: list[Cell | str] = [
+        whole, part = said.get(row.scheduler, (None, None))
+        line: list[Cell | str] = [
             label(row.scheduler),
             Cell(percent(row.exact, row.exact_low, row.exact_high), row.scheduler in best),
-            f"{said[0]:.1f}" if said else "",
+            "" if whole is None else f"{whole:.1f}",
             f"{100 * row.cell:.2f} [{100 * row.cell_low:.2f}, {100 * row.cell_high:.2f}]",
-            f"{said[1]:.2f}" if said else "",
+            "" if part is None else f"{part:.2f}",
             f"{row.denoiser_calls:.1f}",
         ]
-        rows.append(cells if versus is None else [*cells, against(row)])
+        rows.append(line if versus is None else [*line, against(row)])
     if versus is not None:
         columns.append(f"against {versus.baseline}, in pairs")
     title = f"{report.denoiser} on {report.source}, n = {report.n:,}, seed {report.seed}"
-    return Table(title, columns, rows, f"Calls: canvases through the denoiser per puzzle. {BOLD}")
+    return Table(title, columns, rows, f"Calls: canvases through the denoiser per problem. {BOLD}")
 
 
 def against(row: Row) -> Cell:
@@ -83,7 +89,8 @@ def label(order: str) -> str:
     )
 
 
-def _figure(reports: list[Report]) -> Any:
+def orders_figure(reports: list[Report], said: Said) -> Any:
+    """A panel per report: what each order solves."""
     from unmask.studies import drawing
 
     panels = {}
@@ -94,7 +101,7 @@ def _figure(reports: list[Report]) -> Any:
                 label(row.scheduler),
                 (row.exact, row.exact_low, row.exact_high),
                 row.scheduler in best,
-                paper.SUDOKU.get(row.scheduler, (None,))[0],
+                said.get(row.scheduler, (None,))[0],
             )
             for row in report.rows
         ]

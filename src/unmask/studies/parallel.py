@@ -36,15 +36,16 @@ class Parallel:
     sequential: str = "sas-arithmetic"
     parallel: str = "sas-arithmetic-parallel"
     regimes: tuple[tuple[int, int], ...] = (
-        (32, 32),
-        (32, 16),
-        (32, 12),
-        (32, 8),
-        (32, 6),
-        (32, 4),
-        (16, 16),
-        (16, 8),
-        (8, 16),
+        (40, 40),
+        (40, 20),
+        (40, 16),
+        (40, 12),
+        (40, 10),
+        (40, 8),
+        (40, 6),
+        (20, 20),
+        (20, 10),
+        (8, 20),
     )
     paces: tuple[str, ...] = (
         "threshold:p=0.9",

@@ -1,7 +1,7 @@
 """What an order is paid for (fig:reward_comparison_bar): its own likelihood, being right in the end, or both.
 
-The trainings differ in the reward alone: the same policy, problems, groups of orders and steps. A step costs as many denoiser calls
-with each of them, but for equal states, which share one.
+The trainings of the first three differ in the reward alone: the same policy, problems, groups of orders and steps. A step costs as
+many denoiser calls with each of them, but for equal states, which share one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from unmask.studies.trained import curve
 
 @dataclass(frozen=True)
 class Rewards:
-    """``presets`` of ``unmask train``, all for the ``task``; the others are compared with the first. ``names`` are for people."""
+    """``presets`` of ``unmask train``, all for the ``task``; the others are compared with the first. ``names`` are for people.
+
+    The last of them is the order of the other studies: the same reward, relative and for every candidate, at the same calls.
+    """
 
     minutes: float = 0.0
     task: str = "arithmetic"
-    presets: tuple[str, ...] = ("reward-self-aware", "reward-terminal", "reward-hybrid")
-    names: tuple[str, ...] = ("self-aware", "terminal 0/1", "hybrid")
+    presets: tuple[str, ...] = ("reward-self-aware", "reward-terminal", "reward-hybrid", "sas-arithmetic")
+    names: tuple[str, ...] = ("self-aware", "terminal 0/1", "hybrid", "self-aware, relative, all-action")
     heuristics: tuple[str, ...] = ("left_to_right", "confidence")
     sets: Texts = field(default_factory=Texts)
     runs: Path | None = None

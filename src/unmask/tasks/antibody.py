@@ -163,6 +163,7 @@ class AntibodyProblems:
     denoiser: Denoiser
     tokenizer: Tokenizer
     vary = None
+    judge = None
 
     @cached_property
     def sides(self) -> dict[str, AntibodyTask]:

@@ -1,22 +1,26 @@
 """Sums that refer to each other out of order, with written working: a small stand-in for multi-step word problems.
 
-A problem is a line for each of its quantities, which are called a, b, c … after their lines, and asks for the first::
+A problem is a line for each of its quantities, which are called a, b, c … after their lines, and asks for all of them::
 
-    b+?=4;c-3=?;d+?=5;4-1=?;       prompt: a is b plus something, and that is 4; b is c less 3; …
-    2+2=4;5-3=2;3+2=5;4-1=3;4      working, line by line with all numbers filled in, and the answer
+    b+2;c-3;d+2;4-1;                   prompt: a is b plus 2; b is c less 3; …
+    二+2=④;5-Ⅲ=2;三+②=Ⅴ;4-一=3;4253    working, line by line with all numbers filled in, and the answers
 
-Every line takes one small number to another (:mod:`unmask.tasks.linked`). Its first number is the quantity that it names, the
-second may be missing, and so may the result, as long as all follow from the rest. Some follow forwards and some backwards, none
-from left to right alone: the first line always refers to a later one. Working has the places of the prompt, so copying is easy.
+Every line takes one small number to another (:mod:`unmask.tasks.linked`). Working may write a number in any of four notations, as
+prose has many words for the same thing; the answers are digits. Who asks which token is likeliest therefore finds the answers surer
+than the working that they follow from.
+
+In ``arithmetic`` lines refer to each other in any order, and the first one always to a later one: from left to right one has to
+guess. In ``ordered`` they refer to earlier ones only: the text carries its own order.
 """
 
 from __future__ import annotations
 
 import random
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from unmask.tasks.linked import LARGEST, Link, form, least_told, linked, rounds, said, source_of
+from unmask.tasks.linked import LARGEST, Link, form, in_digits, linked, source_of, steps, worded
 from unmask.tasks.written import Problem, Written
 
 NAMES = "abcde"
@@ -25,14 +29,12 @@ LEAST_LINES, MOST_LINES = 3, len(NAMES)
 
 
 @dataclass(frozen=True)
-class Arithmetic(Written):
+class Sums(Written):
     """Problems of ``least`` to ``most`` lines, all numbers of lines alike."""
 
-    name: ClassVar[str] = "arithmetic"
-    prompt_width: ClassVar[int] = 6 * MOST_LINES
-    lengths: ClassVar[tuple[int, ...]] = (32, 40, 48)
+    prompt_width: ClassVar[int] = 4 * MOST_LINES
+    lengths: ClassVar[tuple[int, ...]] = (40, 48, 56)
 
-    kind: Literal["arithmetic"] = "arithmetic"
     least: int = LEAST_LINES
     most: int = MOST_LINES
 
@@ -43,27 +45,62 @@ class Arithmetic(Written):
                 f"expected {LEAST_LINES} <= least <= most <= {MOST_LINES} lines, got least = {self.least}, most = {self.most}"
             )
 
+    @staticmethod
+    @abstractmethod
+    def thought(rng: random.Random, names: str) -> list[str]:
+        """The names of the lines such that each follows from those before it."""
+
     def problem(self, index: int) -> Problem:
-        rng = random.Random(f"arithmetic {self.seed} {index}")
+        rng = random.Random(f"{self.name} {self.seed} {index}")
         names = NAMES[: rng.randint(self.least, self.most)]
         links: dict[str, Link] = {}
-        for name in [*rng.sample(names[1:], len(names) - 1), names[0]]:  # what is asked for comes last
+        for name in self.thought(rng, names):
             source = source_of(rng, list(links)) if links else None
             links[name] = linked(rng, source, links[source].value if source else rng.randint(1, LARGEST))
-        told = least_told(rng, links)
-        prompt, working = "", ""
+        prompt, working, answers = "", "", ""
         for name in names:
             link = links[name]
-            amount, value = said(name, link, told)
-            prompt += f"{link.source or link.start}{link.sign}{amount}={value};"
-            working += f"{link.start}{link.sign}{link.amount}={link.value};"
-        return Problem(
-            prompt, f"{working}{links[names[0]].value}", f"{rounds(links, told)} rounds", form(links, told, names[0])
-        )
+            start, amount, value = (worded(rng, number) for number in (link.start, link.amount, link.value))
+            prompt += f"{link.source or link.start}{link.sign}{link.amount};"
+            working += f"{start}{link.sign}{amount}={value};"
+            answers += str(link.value)
+        return Problem(prompt, working + answers, f"{steps(links)} steps", form(links))
 
     @staticmethod
     def grade(problem: Problem, text: str) -> tuple[bool, float]:
-        """Right: every line of the working and the answer. The share counts the answer as a line."""
-        expected, got = (whole.split(";") for whole in (problem.answer, text))
+        """Right: every line of the working, in whatever notation, and the answers. The share counts the answers as a line."""
+        expected, got = (_said(whole) for whole in (problem.answer, text))
         right = sum(theirs == ours for theirs, ours in zip(got, expected, strict=False))
         return got == expected, right / max(len(expected), len(got))
+
+
+@dataclass(frozen=True)
+class Arithmetic(Sums):
+    """Lines refer to each other in any order, and the first to a later one."""
+
+    name: ClassVar[str] = "arithmetic"
+
+    kind: Literal["arithmetic"] = "arithmetic"
+
+    @staticmethod
+    def thought(rng: random.Random, names: str) -> list[str]:
+        return [*rng.sample(names[1:], len(names) - 1), names[0]]
+
+
+@dataclass(frozen=True)
+class Ordered(Sums):
+    """Lines refer to earlier ones only: who goes from left to right never has to guess."""
+
+    name: ClassVar[str] = "ordered"
+
+    kind: Literal["ordered"] = "ordered"
+
+    @staticmethod
+    def thought(rng: random.Random, names: str) -> list[str]:
+        return list(names)
+
+
+def _said(text: str) -> list[str]:
+    """What an answer says: its lines in digits, and the answers as they are."""
+    *working, answers = text.split(";")
+    return [*map(in_digits, working), answers]

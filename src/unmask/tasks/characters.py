@@ -9,9 +9,10 @@ id       token
 3 … 12   ``0`` … ``9``
 13 … 20  ``a`` … ``h``
 21 … 33  ``+ - * / = ; , ? : > ( ) #``
-34       ``def f(a):``
-35       a new line, indented by a space
-36       a new line, indented, and ``return b,c,d,e``
+34 … 48  1 to 5 in three other notations: ``Ⅰ`` … ``Ⅴ``, ``①`` … ``⑤``, ``一`` … ``五``
+49       ``def f(a):``
+50       a new line, indented by a space
+51       a new line, indented, and ``return b,c,d,e``
 =======  ===============================================================================================================
 """
 
@@ -21,7 +22,17 @@ import re
 from collections.abc import Sequence
 
 MASK, PAD, END = 0, 1, 2
-PIECES = (*"0123456789", *"abcdefgh", *"+-*/=;,?:>()#", "def f(a):", "\n ", "\n return b,c,d,e")
+NUMERALS = ("12345", "ⅠⅡⅢⅣⅤ", "①②③④⑤", "一二三四五")
+"""Ways to write the numbers from 1 to 5."""
+PIECES = (
+    *"0123456789",
+    *"abcdefgh",
+    *"+-*/=;,?:>()#",
+    *"".join(NUMERALS[1:]),
+    "def f(a):",
+    "\n ",
+    "\n return b,c,d,e",
+)
 VOCABULARY = END + 1 + len(PIECES)
 SHOWN = {MASK: "_", PAD: "", END: "."}
 """How the special tokens are drawn."""

@@ -1,20 +1,20 @@
-"""A Python function from one traced run of it, with parts of the code and of the trace missing, scored by running it.
+"""A Python function from one run of it, whose numbers are told relative to each other, scored by running it.
 
 ::
 
-    a#2;b=a??#?;c=b-4#1;d=b??#2;e=d+1#?;       prompt: f(2), where b has an unknown value, c was 1, d was 2 …
+    a=2;b=d+2;c=a+3;d=c-3;e=b-1;     prompt: in the run f(2) d was 3 less than c, c was 3 more than a …
 
-    def f(a):                                  answer: the whole function, each line with what it gave in that run
-     b=a+3#5
-     c=b-4#1
-     d=b-3#2
-     e=d+1#3
+    def f(a):                        answer: the function, every line from the variable before it
+     b=a+2#四
+     c=b+1#⑤
+     d=c-3#2
+     e=d+1#Ⅲ
      return b,c,d,e
 
-Every line adds something to one of the variables before it or takes something away (:mod:`unmask.tasks.linked`). Of a line the
-prompt tells the code, what it gave, both or neither; which variable it starts from is always told. The comments are notes:
-they are not graded, but each is a step towards the code of another line, forwards or backwards. A program is right if it does what
-the hidden one does for every input from 0 to 9.
+The prompt relates the numbers to each other in any order (:mod:`unmask.tasks.linked`); a line of code takes its variable from the
+one before, so both of them must be known to write it. The comments say what the line gave in that run, in any of four notations.
+They are notes: not graded, but the only place to put down a number that other lines need. A program is right if it does what the
+hidden one does for every input from 0 to 9.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 from unmask.sandbox import Limits, run_python
-from unmask.tasks.linked import LARGEST, Link, form, least_told, linked, rounds, said, source_of
+from unmask.tasks.linked import LARGEST, Link, linked, source_of, steps, worded
 from unmask.tasks.written import Problem, Written
 
 INPUT, NAMES = "a", "bcde"
@@ -53,26 +54,28 @@ class Code(Written):
     """Functions of four lines."""
 
     name: ClassVar[str] = "code"
-    prompt_width: ClassVar[int] = 4 + 8 * len(NAMES)
+    prompt_width: ClassVar[int] = 4 + 6 * len(NAMES)
     lengths: ClassVar[tuple[int, ...]] = (40, 48, 56)
 
     kind: Literal["code"] = "code"
 
     def problem(self, index: int) -> Problem:
         rng = random.Random(f"code {self.seed} {index}")
-        values = {INPUT: rng.randint(1, LARGEST)}
+        values: dict[str, int] = {}
         links: dict[str, Link] = {}
-        for name in NAMES:
-            source = source_of(rng, list(values))
-            links[name] = linked(rng, source, values[source])
-            values[name] = links[name].value
-        told = least_told(rng, links)
-        prompt, program = f"{INPUT}#{values[INPUT]};", HEAD
-        for name, link in links.items():
-            amount, value = said(name, link, told)
-            prompt += f"{name}={link.source}{'?' if amount == '?' else link.sign}{amount}#{value};"
-            program += f"\n {name}={link.source}{link.sign}{link.amount}#{link.value}"
-        return Problem(prompt, program + TAIL, f"{rounds(links, told)} rounds", form(links, told))
+        while not values or any(values[name] == values[after] for name, after in pairwise(INPUT + NAMES)):
+            values = {INPUT: rng.randint(1, LARGEST)}
+            for name in rng.sample(NAMES, len(NAMES)):
+                source = source_of(rng, list(values))
+                links[name] = linked(rng, source, values[source])
+                values[name] = links[name].value
+        prompt, program = f"{INPUT}={values[INPUT]};", HEAD
+        for before, name in pairwise(INPUT + NAMES):
+            asked = links[name]
+            line = Link(before, values[before], values[name])
+            prompt += f"{name}={asked.source}{asked.sign}{asked.amount};"
+            program += f"\n {name}={before}{line.sign}{line.amount}#{worded(rng, line.value)}"
+        return Problem(prompt, program + TAIL, f"{steps(links)} steps", prompt)
 
     @staticmethod
     def grade(problem: Problem, text: str) -> tuple[bool, float]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.tasks.arithmetic import Arithmetic
+from unmask.tasks.arithmetic import Arithmetic, Ordered
 from unmask.tasks.code import Code
 from unmask.tasks.countdown import Countdown, read_problems
 from unmask.tasks.written import Written, WrittenTask
 
-WRITTEN: dict[str, type[Written]] = {kind.name: kind for kind in (Arithmetic, Code, Countdown)}
+WRITTEN: dict[str, type[Written]] = {kind.name: kind for kind in (Arithmetic, Ordered, Code, Countdown)}
 
 
 def written_task(name: str, count: int, data: Path | None = None, seed: int = 0) -> WrittenTask:

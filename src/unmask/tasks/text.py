@@ -139,6 +139,7 @@ class TextProblems:
     denoiser: Denoiser
     tokenizer: Tokenizer
     vary = None
+    judge = None
 
     @cached_property
     def _all(self) -> tuple[list[Example], list[Example]]:

@@ -24,7 +24,7 @@ from hashlib import blake2b
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.protocols import Canvas, Denoiser, Verdict
@@ -184,6 +184,16 @@ class WrittenProblems:
         """All canvases at once."""
         return self.data(0, self.data.count)
 
+    def judge(self, target: Int[Tensor, "B L"], tokens: Int[Tensor, "B L"]) -> Bool[Tensor, "B"]:
+        """As the task's verifier does, for problems that are read off their canvases."""
+        width = self.data.prompt_width
+        problems = [read_off(row, width) for row in target.tolist()]
+        exact = [
+            graded(self.data, problem, answer)[0]
+            for problem, answer in zip(problems, tokens[:, width:].tolist(), strict=True)
+        ]
+        return torch.tensor(exact, device=tokens.device)
+
 
 @dataclass(frozen=True, eq=False)
 class WrittenTask:
@@ -213,7 +223,7 @@ class WrittenTask:
     def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict:
         """Exact: what stands before the first end token answers the problem. An answer that does not end is wrong."""
         grades = [
-            self._grade(self.problems[row], answer)
+            graded(self.kind, self.problems[row], answer)
             for row, answer in zip(rows, tokens[:, self.kind.prompt_width :].tolist(), strict=True)
         ]
         return Verdict(
@@ -221,16 +231,25 @@ class WrittenTask:
             share=torch.tensor([share for _, share in grades], dtype=torch.float32),
         )
 
-    def _grade(self, problem: Problem, ids: list[int]) -> tuple[bool, float]:
-        text = decode(ids)
-        return (False, 0.0) if text is None else self.kind.grade(problem, text)
-
     def stratum(self, row: int) -> str:
         return self.problems[row].stratum
 
     def draw(self, row: int, tokens: Int[Tensor, "L"]) -> str:
         ids = tokens.tolist()
         return f"{drawn(ids[: self.kind.prompt_width])}\n{drawn(ids[self.kind.prompt_width :])}"
+
+
+def graded(kind: Written, problem: Problem, ids: list[int]) -> tuple[bool, float]:
+    """An answer's tokens, up to the first end token; one that does not end is wrong."""
+    text = decode(ids)
+    return (False, 0.0) if text is None else kind.grade(problem, text)
+
+
+def read_off(ids: list[int], prompt_width: int) -> Problem:
+    """The problem and its answer as a finished canvas has them."""
+    prompt, answer = decode([*(i for i in ids[:prompt_width] if i != PAD), END]), decode(ids[prompt_width:])
+    assert prompt is not None and answer is not None
+    return Problem(prompt, answer, "", "")
 
 
 def layout(problems: Sequence[Problem], prompt_width: int, answer_width: int) -> Int[Tensor, "N L"]:
