@@ -204,7 +204,7 @@ def test_studies_of_text_in_small(name: str, runs: Path, tmp_path: Path) -> None
         assert all(curve(folder)[1][0] == history(folder)["calls"] for folder in folders)
     if name == "countdown":
         assert [cell(row[0]) for row in table.rows] == ["confidence", "learned"]
-        with pytest.raises(ValueError, match="none at absent.jsonl"):
+        with pytest.raises(ValueError, match=r"none at absent\.jsonl"):
             list(run_study(replace(study, data=(Path("absent.jsonl"),)), tmp_path / "other"))
     if name == "ends":
         assert [(cell(row[0]), cell(row[1])) for row in table.rows[:3]] == [

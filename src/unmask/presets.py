@@ -48,6 +48,8 @@ def load_preset(name_or_path: str | Path, cls: type[T], kind: str | None = None)
         path, label = Path(name_or_path), str(name_or_path)
     else:
         path, label = _find(name_or_path, kind), name_or_path
+    if kind is None and path.parent.parent == PRESET_FILES:
+        kind = path.parent.name  # what a preset extends is of its own kind
     table = _read(path, label, kind)
     try:
         return cast(T, fill(cls, table, None, ""))

@@ -154,16 +154,21 @@ class Parallel:
         return Table(f"{self.task}: accuracy against denoiser calls, {_which(reports)}", columns, rows, note)
 
     def _figure(self, reports: Mapping[str, Report]) -> Any:
+        """Budgets in any order, the rules on confidence, and one of them on the order of R_par; blocks are in the table."""
         from unmask.studies import drawing
 
         series: dict[str, list[tuple[float, drawing.Point]]] = {}
+        anywhere = {self._name(*pair) for pair in self.regimes if pair[0] == kind_of(self.task).lengths[0]}
+        shown = {(how, BASELINE) for how in map(_kind, self.paces)} | {("entropy_bound", self.parallel)}
         for order in self.orders():
             for rule, report in reports.items():
                 row = report.row(order)
-                how = rule.partition(":")[0] if rule in self.paces else "budget"
-                if how != "budget" and order != BASELINE:
+                if rule in anywhere:
+                    name = self._label(order)
+                elif rule in self.paces and (_kind(rule), order) in shown:
+                    name = f"{_kind(rule)} on {self._label(order)}".replace("_bound", " bound").replace("learned on ", "")
+                else:
                     continue
-                name = self._label(order) if how == "budget" else f"{how} on {order}"
                 series.setdefault(name, []).append((row.denoiser_calls, drawing.share(rule, limits(row))))
         return drawing.frontier(series, "denoiser calls per problem", "solved, %")
 
@@ -172,6 +177,10 @@ class Parallel:
 
     def _name(self, block: int, steps: int) -> str:
         return f"{kind_of(self.task).lengths[0]}–{block}–{steps}"
+
+
+def _kind(pace: str) -> str:
+    return pace.partition(":")[0]
 
 
 def _which(reports: Mapping[str, Report]) -> str:
