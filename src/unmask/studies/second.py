@@ -95,7 +95,7 @@ class Second:
         from unmask.studies import drawing
 
         rows: list[list[Cell | str]] = []
-        points = []
+        panels: dict[str, list[drawing.Point]] = {"before: tuned along → decoded by": [], "after": []}
         for order in self.orders:
             losses, used = results[f"tuned along {order}"], [order]
             used += ["confidence"] if order != "confidence" else []
@@ -122,10 +122,9 @@ class Second:
                         "{:.4f} → {:.4f}".format(*(end["off_path"] for end in ends)) if own else "",
                     ]
                 )
-                for when, row in (("before", before), ("after", after)):
-                    limits = (row.exact, row.exact_low, row.exact_high)
-                    name = f"{label(order)} / {_label(scheduler)}, {when}"
-                    points.append(drawing.share(name, limits, when == "after" and v.low > 0))
+                name = f"{label(order)} → {_label(scheduler)}".replace("learned (SAS), ", "").replace(" (SAS)", "")
+                for points, row, better in zip(panels.values(), (before, after), (False, v.low > 0), strict=True):
+                    points.append(drawing.share(name, (row.exact, row.exact_low, row.exact_high), better))
         one = report_of(results["before: confidence"])
         columns = [
             "tuned along",
@@ -142,7 +141,7 @@ class Second:
             f"Losses in nats, on {self.stage.validate} puzzles of the validation split. Learned on: {self.order_preset} goes on "
             "with the order, for the tuned denoiser. Bold: the paired interval leaves out 0."
         )
-        figure = drawing.intervals({"tuned along / decoded by": points}, "solved, %")
+        figure = drawing.intervals(panels, "solved, %")
         return Findings([Table(title, columns, rows, note)], {"stage2": figure})
 
 
