@@ -166,7 +166,7 @@ class Parallel:
                 if rule in anywhere:
                     name = self._label(order)
                 elif rule in self.paces and (_kind(rule), order) in shown:
-                    name = f"{_kind(rule)} on {self._label(order)}".replace("_bound", " bound").replace("learned on ", "")
+                    name = f"{_kind(rule).replace('_', ' ')} on {self._label(order).removeprefix('learned on ')}"
                 else:
                     continue
                 series.setdefault(name, []).append((row.denoiser_calls, drawing.share(rule, limits(row))))

@@ -25,7 +25,7 @@ from unmask.studies.trained import curve
 class Rewards:
     """``presets`` of ``unmask train``, all for the ``task``; the others are compared with the first. ``names`` are for people.
 
-    The last of them is the order of the other studies: the same reward, relative and for every candidate, at the same calls.
+    The last of them is the order of the other studies: the same reward, relative and for every candidate. Its curve has its calls.
     """
 
     minutes: float = 0.0
