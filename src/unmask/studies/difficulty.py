@@ -66,7 +66,9 @@ class Difficulty:
                 shown = {kind: inside for kind, inside in kinds.items() if inside.sum() >= LEAST} or kinds
                 panels[name] = {
                     label(row.scheduler): [
-                        drawing.share(f"{_words(kind)}\nn = {inside.sum()}", _solved(solved(row)[inside]))
+                        drawing.share(
+                            "\n".join([*_words(kind).split(), f"n = {inside.sum()}"]), _solved(solved(row)[inside])
+                        )
                         for kind, inside in shown.items()
                     ]
                     for row in report.rows
