@@ -8,7 +8,7 @@ THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 QUICK ?=
 SOAK ?= 600
 JOBS ?= 2
-STUDIES = sudoku sudoku-4x4 tau failures heatmap difficulty four-by-four quality cross-scale stage2 ablations cost lengths countdown
+STUDIES = sudoku sudoku-4x4 tau training failures heatmap difficulty four-by-four quality cross-scale stage2 ablations cost lengths countdown
 # These take the denoisers and orders that the study of lengths has trained.
 AFTER_LENGTHS = parallel transfer rewards ends hidden
 STUDY = OMP_NUM_THREADS=1 $(BIN)/unmask study

@@ -21,6 +21,7 @@ from unmask.learn import Learn
 from unmask.presets import load_preset
 from unmask.registry import load_denoiser, load_scheduler
 from unmask.report import page
+from unmask.runs import Run
 from unmask.studies import trained as trained_runs
 from unmask.studies.ablations import Ablations
 from unmask.studies.catalogue import STUDIES, entries, load_study
@@ -31,6 +32,7 @@ from unmask.studies.orders import Orders
 from unmask.studies.pieces import Cell, Findings, Piece, Table, conclude, markdown, run_study
 from unmask.studies.problems import Decoded, Sets, ahead, decoded, joined
 from unmask.studies.tau import READINGS, expert_pairs, relevant_pairs, tau_eq, taus
+from unmask.studies.training import Training
 from unmask.tasks.sudoku import expert_order
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes
@@ -340,6 +342,30 @@ def test_ablations_train_what_is_missing(tmp_path: Path, monkeypatch: pytest.Mon
     assert past["steps"] == 1 and past["calls"] > 0 and past["seed"] == tiny().training.seed
     with pytest.raises(ValueError, match="not among the presets"):
         replace(study, baseline="rival-upo")
+
+
+def test_the_curves_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps, validated at the start and after each; the table's rewards and shares are those of the run's own log."""
+    name = "sas-sudoku-4x4-imperfect"
+
+    def two_steps(preset: str, steps: int) -> Learn:
+        config = tiny(preset)
+        return replace(config, training=replace(config.training, steps=steps))
+
+    monkeypatch.setattr("unmask.studies.training.recipe", two_steps)
+    study = Training(presets=(name,), names=("ours",), steps=2, validate=8, validate_every=1, ends=1, prompts=3)
+    found = run(study, tmp_path / "study")
+    records = Run(tmp_path / "study" / "runs" / name).metrics()
+    (row,) = found.tables[0].rows
+    first, last = (f"{records[at]['return']:.2f}".replace("-", "−") for at in (0, 1))
+    assert str(row[2]).startswith(first) and str(row[3]).startswith(last) and first != last
+    shares = [share for _, share in trained_runs.curve(tmp_path / "study" / "runs" / name)]
+    assert len(shares) == 3
+    assert [str(cell).split()[0] for cell in row[4:6]] == [f"{100 * share:.1f}" for share in (shares[0], max(shares))]
+    assert (row[1], row[6]) == (f"{records[-1]['denoiser_calls']:,}", "8")
+    assert (tmp_path / "study" / "training.svg").exists()
+    with pytest.raises(ValueError, match=r"ends must be in 1 \.\. 2"):
+        replace(study, ends=3)
 
 
 def test_a_rival_changes_on_another_board_what_it_changes_on_its_own() -> None:

@@ -27,12 +27,14 @@ from unmask.studies.quality import Quality
 from unmask.studies.rewards import Rewards
 from unmask.studies.second import Second
 from unmask.studies.tau import Tau
+from unmask.studies.training import Training
 from unmask.studies.transfer import Transfer
 
 STUDIES: dict[str, type] = {
     "sudoku": Orders,
     "sudoku-4x4": Orders,
     "tau": Tau,
+    "training": Training,
     "failures": Failures,
     "heatmap": HeatMap,
     "difficulty": Difficulty,

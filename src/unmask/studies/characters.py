@@ -138,7 +138,7 @@ class Characters:
                 ffn=2 * self.width,
                 mask_id=MASK,
                 max_length=source.width,
-                positions="learned",
+                positions="rotary",
             )
             run = _run(place, DenoiserRun(shape, source, self.denoiser_training))
             with run.lock():

@@ -33,6 +33,9 @@ STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 
+MARKED = 24
+"""Points of a line that have a marker each; more of them are a line alone."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -154,6 +157,20 @@ def curves(series: Mapping[str, Sequence[tuple[float, Point]]], xlabel: str, yla
         return figure
 
 
+def progress(panels: Mapping[str, Mapping[str, Sequence[tuple[float, Point]]]], xlabel: str) -> Figure:
+    """A panel per quantity, whose name is its title; a line per series, with markers where there are few points."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(3.6 * len(panels), 3.4))
+        for nth, (title, series) in enumerate(panels.items()):
+            axes = figure.add_subplot(1, len(panels), nth + 1)
+            _through(axes, series)
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
+            axes.set_title(title)
+            axes.set_xlabel(xlabel)
+        _legend(figure)
+        return figure
+
+
 def _through(axes: Axes, series: Mapping[str, Sequence[tuple[float, Point]]]) -> None:
     for which, (name, points) in enumerate(series.items()):
         ordered = sorted(points, key=lambda point: point[0])
@@ -162,7 +179,7 @@ def _through(axes: Axes, series: Mapping[str, Sequence[tuple[float, Point]]]) ->
             x,
             [point.value for _, point in ordered],
             color=colour,
-            marker=MARKERS[which % len(MARKERS)],
+            marker=MARKERS[which % len(MARKERS)] if len(x) <= MARKED else "",
             linestyle=DASHES[which % len(DASHES)],
             markersize=5.5,
             label=name,

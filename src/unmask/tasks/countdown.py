@@ -2,8 +2,11 @@
 
 ::
 
-    15,44,79?50              prompt
-    44-15=29,79-29=50        answer: two equations, the second of which uses the result of the first
+    015,044,079?050              prompt
+    044-015=029,079-029=050      answer: two equations, the second of which uses the result of the first
+
+Numbers are written with at least three digits, so that nearly every digit has its column: a small model learns to calculate much
+sooner.
 
 An answer is right if its equations are, if they use each given number and the result of every equation but the last exactly once,
 and if the last one gives the target; which way it goes does not matter. One expression such as ``79-(44-15)`` is graded too.
@@ -38,6 +41,8 @@ from unmask.tasks.written import Problem, Written, WrittenTask, digest
 NUMBERS = 3
 LARGEST = 100
 """Of the numbers and the target. What stands in between may be larger."""
+DIGITS = 3
+"""That a number is written with, at least."""
 OPERATIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -46,6 +51,7 @@ OPERATIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
 }
 SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 EQUATION = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")
+LEADING_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
 LONGEST = 64
 """Characters of an expression that is looked at; answers are shorter."""
 
@@ -55,7 +61,7 @@ class Countdown(Written):
     """Problems that have a solution, with numbers and a target from 1 to 100."""
 
     name: ClassVar[str] = "countdown"
-    prompt_width: ClassVar[int] = 16
+    prompt_width: ClassVar[int] = 15
     lengths: ClassVar[tuple[int, ...]] = (28,)
 
     kind: Literal["countdown"] = "countdown"
@@ -172,7 +178,12 @@ def _problem(numbers: Sequence[int], target: int, answer: str) -> Problem:
     signs = "".join(sorted(set(re.findall(r"[-+*/]", answer))))
     stratum = "plus and minus" if set(signs) <= set("+-") else "times or divided"
     prompt = f"{','.join(map(str, numbers))}?{target}"
-    return Problem(prompt, answer, stratum, f"{sorted(numbers)} {target}")
+    return Problem(_wide(prompt), _wide(answer), stratum, f"{sorted(numbers)} {target}")
+
+
+def _wide(text: str) -> str:
+    """The same with zeros before short numbers."""
+    return re.sub(r"\d+", lambda match: match[0].zfill(DIGITS), text)
 
 
 def _parsed(prompt: str) -> tuple[list[int], int]:
@@ -214,7 +225,7 @@ def _expression(text: str, numbers: Sequence[int]) -> Fraction | None:
     if len(text) > LONGEST:
         return None
     try:
-        result = value(ast.parse(text, mode="eval").body)
+        result = value(ast.parse(LEADING_ZEROS.sub("", text), mode="eval").body)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
     return result if sorted(used) == sorted(numbers) else None
