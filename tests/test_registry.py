@@ -50,6 +50,8 @@ def test_by_folder_and_by_the_run_that_trained_it(tmp_path: Path, monkeypatch: p
         ("sudoku-9x9-imperfet", "did you mean 'sudoku-9x9-imperfect'"),
         ("nothing like it", "expected a folder, a hub id, or one of"),
         (Path("absent"), "expected a denoiser's folder"),
+        (Path("absent/code"), "got absent/code; unmask pretrain --preset code --out absent/code trains one"),
+        ("./absent/code", "no denoiser .*; unmask pretrain --preset code --out ./absent/code trains one"),
     ],
 )
 def test_unknown_denoisers(name: str | Path, message: str) -> None:

@@ -23,7 +23,7 @@ from unmask.denoisers.transformer import LARGEST_GRID, Transformer
 from unmask.oracles import ORACLES
 from unmask.pace import PACES
 from unmask.policies.policy import OrderPolicy, PolicyConfig
-from unmask.presets import fill
+from unmask.presets import fill, list_presets
 from unmask.protocols import Denoiser, Pace, Scheduler
 from unmask.schedulers import SCHEDULERS
 from unmask.tasks.sudoku.task import expert
@@ -60,12 +60,15 @@ def load_denoiser(
         if has_weights(folder):
             return load_checkpoint(folder, dtype, device, device_map)
     if isinstance(name, Path) or path.exists():
-        raise ValueError(f"expected a denoiser's folder with config.json and model.safetensors, got {name}")
+        raise ValueError(
+            f"expected a denoiser's folder with config.json and model.safetensors, got {name}{made_by(name)}"
+        )
     on_hub = name.count("/") == 1 or (name.count("/") > 1 and name.endswith(".safetensors"))
     if on_hub and not name.startswith((".", "/", "~")):
         return load_checkpoint(_download(name), dtype, device, device_map)
     raise ValueError(
-        f"no denoiser {name!r}: expected a folder, a hub id, or one of {', '.join(shipped())}{did_you_mean(name, shipped())}"
+        f"no denoiser {name!r}: expected a folder, a hub id, or one of {', '.join(shipped())}"
+        f"{did_you_mean(name, shipped())}{made_by(name)}"
     )
 
 
@@ -166,12 +169,21 @@ def _download(name: str) -> Path:
         folder = Path(snapshot_download(name, allow_patterns=HUB_FILES, ignore_patterns=["*/*"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"there is no folder {name!r}, and the hub has not given such a denoiser: {reason}") from error
+        raise ValueError(
+            f"there is no folder {name!r}, and the hub has not given such a denoiser: {reason}{made_by(name)}"
+        ) from error
     if not has_weights(folder):
         raise ValueError(
             f"{name} on the hub has no model.safetensors at its top: name one of its files, {name}/path/to/file.safetensors"
         )
     return folder
+
+
+def made_by(name: str | Path) -> str:
+    """The end of an error message: the command that trains a denoiser of that name, if there is one."""
+    preset = Path(name).name
+    known = any(preset == entry.name for entry in list_presets("pretrain"))
+    return f"; unmask pretrain --preset {preset} --out {name} trains one" if known else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
