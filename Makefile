@@ -11,6 +11,20 @@ JOBS ?= 2
 STUDIES = sudoku sudoku-4x4 tau training failures heatmap difficulty four-by-four quality cross-scale stage2 ablations cost lengths countdown
 # These take the denoisers and orders that the study of lengths has trained.
 AFTER_LENGTHS = parallel transfer rewards ends hidden
+# A folder of published files: a study reads those of its own that are there. Open text has no study without one.
+DATA ?=
+FILES_sudoku = rao_5000.csv
+FILES_sudoku-4x4 = d1_4x4_unique.csv
+FILES_tau = rao_5000.csv
+FILES_failures = rao_5000.csv
+FILES_heatmap = rao_5000.csv
+FILES_difficulty = royle17_clue.csv
+FILES_countdown = d1_countdown_cd3_test.jsonl pcsampler_countdown.jsonl
+FILES_characters = text.txt
+found = $(if $(DATA),$(wildcard $(addprefix $(DATA)/,$(FILES_$(1)))))
+read = $(if $(call found,$(1)),--data $(call found,$(1)))
+TEXT = $(if $(QUICK),--data README.md,$(call read,characters))
+STUDIES += $(if $(TEXT),characters)
 STUDY = OMP_NUM_THREADS=1 $(BIN)/unmask study
 SIZE = $(if $(QUICK),-quick)
 
@@ -30,12 +44,12 @@ demo: env ## see the order of thought, on a laptop, in minutes
 test: env ## every test but the slow studies
 	$(THREADS) $(BIN)/pytest -q -n 2 -m "not slow"
 
-study: env ## every study into runs/study, two at a time, and the slow tests (QUICK=1: small versions, without them); goes on where it stopped
+study: env ## every study into runs/study, two at a time, and the slow tests; goes on where it stopped (QUICK=1: small; DATA=folder: published files)
 	$(MAKE) -j $(JOBS) $(addprefix study-,$(STUDIES) $(AFTER_LENGTHS))
 	$(if $(QUICK),,$(MAKE) slow)
 
 $(addprefix study-,$(STUDIES)): study-%: env
-	$(STUDY) $* $(if $(QUICK),--quick) --resume
+	$(STUDY) $* $(if $(QUICK),--quick) --resume $(if $(filter characters,$*),$(TEXT),$(call read,$*))
 
 $(addprefix study-,$(AFTER_LENGTHS)): study-%: study-lengths
 	$(STUDY) $* $(if $(QUICK),--quick) --resume --runs runs/study/lengths$(SIZE)/runs
