@@ -275,11 +275,27 @@ def test_characters_in_small(tmp_path: Path) -> None:
         width=16,
         layers=1,
         denoiser_training=MaskedTraining(samples=640, batch=32),
-        order_training=PolicyTraining(steps=1, prompts=2, validate=2, validate_every=1, save_every=1, select="nll"),
+        order_training=PolicyTraining(
+            steps=2,
+            prompts=2,
+            group=2,
+            advantage="reward_to_go",
+            teacher="left_to_right",
+            warm_start=1,
+            validate=2,
+            validate_every=1,
+            save_every=1,
+            select="nll",
+        ),
         orders=("random", "left_to_right"),
     )
     found = run(study, tmp_path / "study")
-    assert [cell(row[0]) for row in found.tables[0].rows] == ["random", "left to right", "learned"]
+    assert [cell(row[0]) for row in found.tables[0].rows] == [
+        "random",
+        "left to right",
+        "learned from confidence",
+        "learned from left to right",
+    ]
     assert all(0 < float(cell(row[1]).split()[0]) < np.log2(96) for row in found.tables[0].rows)
     assert {cell(row[3]) for row in found.tables[0].rows} == {"8.0"}
     with pytest.raises(ValueError, match="name it with --data"):

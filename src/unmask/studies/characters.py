@@ -1,7 +1,7 @@
 """Open text: how likely a model of characters finds passages it has never seen, along different orders.
 
 The exact −log p(x | σ) of each order's own path, in bits per character; for an order drawn at random, one draw of an upper
-bound. Left to right is how the text was written.
+bound. Left to right is how the text was written. The order is learned twice: from confidence, and from the teacher's order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,11 @@ class OrderRun:
 
 @dataclass(frozen=True)
 class Characters:
-    """``passages`` of the text of ``data``; a denoiser of ``width`` and ``layers``, an order for it, and ``orders``."""
+    """``passages`` of the text of ``data``; a denoiser of ``width`` and ``layers``, orders learned for it, and ``orders``.
+
+    ``order_training`` is for the order that begins with its ``warm_start`` from a teacher; the one that begins as confidence needs
+    none, and has everything else from it.
+    """
 
     minutes: float = 0.0
     data: tuple[Path, ...] = ()
@@ -68,7 +72,11 @@ class Characters:
     width: int = 96
     layers: int = 4
     denoiser_training: MaskedTraining = field(default_factory=lambda: MaskedTraining(samples=100_000))
-    order_training: PolicyTraining = field(default_factory=lambda: PolicyTraining(steps=40, prompts=16, select="nll"))
+    order_training: PolicyTraining = field(
+        default_factory=lambda: PolicyTraining(
+            advantage="reward_to_go", group=8, select="nll", teacher="left_to_right", warm_start=6
+        )
+    )
     orders: tuple[str, ...] = ("random", "left_to_right", "right_to_left", "confidence", "margin", "entropy")
     baseline: str = "left_to_right"
     seed: int = 0
@@ -78,29 +86,34 @@ class Characters:
             raise ValueError(f"the baseline {self.baseline!r} is not among the orders: {', '.join(self.orders)}")
         if self.order_training.select != "nll":
             raise ValueError("nothing is right or wrong in open text: order_training.select must be 'nll'")
+        if self.order_training.behaviour == "teacher" or self.order_training.objective == "imitation":
+            raise ValueError("the teacher of order_training is for its warm start alone")
 
     def pieces(self, folder: Path) -> list[Piece]:
         if len(self.data) != 1:
             raise ValueError(f"expected one plain text file: name it with --data, got {len(self.data)}")
         source = Passages(str(self.data[0]), self.given, self.length, self.seed)
         source.part("test")
-        places = [folder / "runs" / name for name in ("denoiser", "order")]
+        place = folder / "runs" / "denoiser"
 
-        def measure(order: str) -> Mapping[str, Any]:
-            denoiser = denoiser_named(str(places[0]))
-            scheduler = load_scheduler(str(places[1]) if order == LEARNED else order, denoiser)
-            return priced(denoiser, scheduler, source.held_out("test", self.passages), self.seed)
+        def measure(order: str, scheduler: str) -> Mapping[str, Any]:
+            denoiser = denoiser_named(str(place))
+            return priced(
+                denoiser, load_scheduler(scheduler, denoiser), source.held_out("test", self.passages), self.seed
+            )
 
-        return [
-            Piece("the denoiser", lambda: self._train_denoiser(source, places[0])),
-            Piece("the order", lambda: self._train_order(source, *places)),
-            *(Piece(order, lambda o=order: measure(o)) for order in (*self.orders, LEARNED)),
-        ]
+        pieces = [Piece("the denoiser", lambda: self._train_denoiser(source, place))]
+        where = {order: order for order in self.orders}
+        for order, training in self._learned().items():
+            run = folder / "runs" / order.replace(" ", "-")
+            where[order] = str(run)
+            pieces.append(Piece(f"the order {order}", lambda t=training, r=run: self._train_order(source, place, r, t)))
+        return pieces + [Piece(order, lambda o=order, s=name: measure(o, s)) for order, name in where.items()]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
         from unmask.studies import drawing
 
-        bits = {order: np.array(results[order]["bits"]) for order in (*self.orders, LEARNED)}
+        bits = {order: np.array(results[order]["bits"]) for order in (*self.orders, *self._learned())}
         least = min(bits, key=lambda order: bits[order].mean())
         alone = all(paired_bootstrap(bits[least], other).high < 0 for order, other in bits.items() if order != least)
         rows: list[list[Cell | str]] = []
@@ -148,16 +161,27 @@ class Characters:
                 save_denoiser(model, place / "denoiser", dtype=torch.float16)
         return {"samples": self.denoiser_training.samples}
 
-    def _train_order(self, source: Passages, denoiser: Path, place: Path) -> Mapping[str, Any]:
+    def _learned(self) -> dict[str, PolicyTraining]:
+        """The orders that are learned: from confidence and, if there is one, from the teacher's order."""
+        training = self.order_training
+        plain = replace(training, teacher="", warm_start=0)
+        taught = {f"{LEARNED} from {label(training.teacher)}": training} if training.teacher else {}
+        return {f"{LEARNED} from confidence": plain, **taught}
+
+    def _train_order(
+        self, source: Passages, denoiser: Path, place: Path, training: PolicyTraining
+    ) -> Mapping[str, Any]:
         if not finished(place):
-            model, training = denoiser_named(str(denoiser)), self.order_training
-            shape = PolicyConfig(kind="transformer", width=32, n_layers=2, features=STATISTICS, temperature=0.25)
+            model = denoiser_named(str(denoiser))
+            teacher = load_scheduler(training.teacher, model) if training.teacher else None
+            shape = PolicyConfig(kind="mlp", width=32, features=STATISTICS, tokens=False, residual=teacher is None)
             run = _run(place, OrderRun(str(denoiser), shape, source, training))
             with run.lock():
                 torch.manual_seed(training.seed)
                 policy = OrderPolicy(fitted(shape, model, str(denoiser)))
                 held_out = source.held_out("validation", training.validate)
-                for _ in train_policy(model, policy, replace(source, seed=self.seed + 1), training, held_out, run):
+                problems = replace(source, seed=self.seed + 1)
+                for _ in train_policy(model, policy, problems, training, held_out, run, teacher=teacher):
                     pass
         return history(place)
 

@@ -84,9 +84,12 @@ def label(order: str) -> str:
     """How tables call an order."""
     if is_oracle(order):
         return f"oracle: {order}"
-    return {"sas": "learned (SAS)", "left_to_right": "left to right", "look_ahead": "one-step look-ahead"}.get(
-        order, order
-    )
+    return {
+        "sas": "learned (SAS)",
+        "left_to_right": "left to right",
+        "right_to_left": "right to left",
+        "look_ahead": "one-step look-ahead",
+    }.get(order, order)
 
 
 def orders_figure(reports: list[Report], said: Said) -> Any:
