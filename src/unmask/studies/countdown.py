@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from unmask.report.tables import is_oracle
 from unmask.studies.orders import orders_figure, orders_table
 from unmask.studies.pieces import Findings, Piece
 from unmask.studies.problems import evaluated, joined
@@ -45,16 +46,20 @@ class CountdownOrders:
         return ground.pieces([TASK], [order_of(TASK)]) + [
             Piece(f"{name}: {order}", lambda o=order, p=problems: measure(o, p))
             for name, problems in self._problems().items()
-            for order in (*self.orders, LEARNED)
+            for order in self._rows()
         ]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
         reports = []
         for name in self._problems():
-            report = joined([results[f"{name}: {order}"] for order in (*self.orders, LEARNED)], self.baseline)
+            report = joined([results[f"{name}: {order}"] for order in self._rows()], self.baseline)
             reports.append(replace(report, denoiser=TASK))
         tables = [orders_table(report, {}, "equations") for report in reports]
         return Findings(tables, {"countdown": orders_figure(reports, {})}, reports)
+
+    def _rows(self) -> list[str]:
+        """The orders of the table: what knows the truth comes last."""
+        return sorted((*self.orders, LEARNED), key=is_oracle)
 
     def _problems(self) -> dict[str, Callable[[], WrittenTask]]:
         """Name → problems, read when a piece asks for them."""

@@ -49,19 +49,20 @@ Said = Mapping[str, tuple[float, float | None]]
 
 
 def orders_table(report: Report, said: Said, cells: str = "cells") -> Table:
-    """A row per order: solved and cells with their limits, the paper's numbers, the comparison in pairs, the cost."""
+    """A row per order: solved and cells with their limits, the paper's numbers if it has any, the cost, the comparison in pairs."""
     versus = next((row.versus for row in report.rows if row.versus), None)
     best = ahead(report)
-    columns = ["order", "solved %", "paper", f"{cells} %", "paper", "calls"]
+    beside = ["paper"] if said else []
+    columns = ["order", "solved %", *beside, f"{cells} %", *beside, "calls"]
     rows: list[list[Cell | str]] = []
     for row in report.rows:
         whole, part = said.get(row.scheduler, (None, None))
         line: list[Cell | str] = [
             label(row.scheduler),
             Cell(percent(row.exact, row.exact_low, row.exact_high), row.scheduler in best),
-            "" if whole is None else f"{whole:.1f}",
+            *(("" if whole is None else f"{whole:.1f}",) if said else ()),
             f"{100 * row.cell:.2f} [{100 * row.cell_low:.2f}, {100 * row.cell_high:.2f}]",
-            "" if part is None else f"{part:.2f}",
+            *(("" if part is None else f"{part:.2f}",) if said else ()),
             f"{row.denoiser_calls:.1f}",
         ]
         rows.append(line if versus is None else [*line, against(row)])
