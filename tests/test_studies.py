@@ -51,6 +51,7 @@ class Counted:
     log: Path
     stop_at: int = -1
     keyed: bool = False
+    minutes: float = 1.0
 
     def pieces(self, folder: Path) -> list[Piece]:
         def compute(n: int) -> Mapping[str, Any]:
@@ -81,7 +82,10 @@ def test_what_is_complete_is_not_computed_again(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
     with pytest.raises(ValueError, match="resume"):
         list(run_study(stopped, tmp_path / "study"))
-    seconds = [done.seconds for done in run_study(stopped, tmp_path / "study", resume=True)]
+    with pytest.raises(ValueError, match="another configuration: keyed"):
+        list(run_study(replace(stopped, keyed=True), tmp_path / "study", resume=True))
+    estimated = replace(stopped, minutes=2.0)
+    seconds = [done.seconds for done in run_study(estimated, tmp_path / "study", resume=True)]
     assert seconds[:2] == [None, None] and seconds[2] is not None
     assert log.read_text().split() == ["0", "1", "2"]
 

@@ -27,6 +27,9 @@ from unmask.report.studied import FORMAT
 from unmask.runs import Run
 from unmask.writing import atomic_write
 
+ESTIMATE = ("minutes",)
+"""What a preset says about a study that changes nothing in it: a study goes on though the estimate is another one."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -88,7 +91,7 @@ class Done:
 def run_study(study: Study, folder: str | Path, resume: bool = False, reuse: Sequence[Path] = ()) -> Iterator[Done]:
     """Compute the pieces that ``folder`` lacks, in their order, yielding after each. What studies in ``reuse`` have is copied."""
     known = _keyed(reuse)
-    run = Run.create(folder, study, resume=resume)
+    run = Run.create(folder, study, resume=resume, may_differ=ESTIMATE)
     with run.lock():
         (run.folder / "pieces").mkdir(exist_ok=True)
         todo = study.pieces(run.folder)
