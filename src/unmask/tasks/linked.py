@@ -45,22 +45,23 @@ def source_of(rng: random.Random, names: list[str]) -> str:
 
 def steps(links: Mapping[str, Link]) -> int:
     """The length of the longest way: how many links follow one another."""
-
-    def depth(name: str | None) -> int:
-        return 0 if name is None or name not in links else 1 + depth(links[name].source)
-
-    return max(depth(name) for name in links)
+    return max(_depth(links, name) for name in links)
 
 
 def form(links: Mapping[str, Link]) -> str:
     """The same for problems that differ in names and in the order of their lines alone."""
-
-    def whole(name: str) -> str:
-        after = sorted(whole(other) for other in links if links[other].source == name)
-        return f"{links[name].sign}{links[name].amount}({','.join(after)})"
-
     roots = [name for name, link in links.items() if link.source not in links]
-    return " ".join(sorted(f"{links[name].start}{whole(name)}" for name in roots))
+    return " ".join(sorted(f"{links[name].start}{_whole(links, name)}" for name in roots))
+
+
+def _depth(links: Mapping[str, Link], name: str | None) -> int:
+    return 0 if name is None or name not in links else 1 + _depth(links, links[name].source)
+
+
+def _whole(links: Mapping[str, Link], name: str) -> str:
+    """A link and all that follow from it."""
+    after = sorted(_whole(links, other) for other in links if links[other].source == name)
+    return f"{links[name].sign}{links[name].amount}({','.join(after)})"
 
 
 def worded(rng: random.Random, number: int) -> str:
