@@ -13,6 +13,9 @@ STUDIES = sudoku sudoku-4x4 tau training failures heatmap difficulty four-by-fou
 AFTER_LENGTHS = parallel transfer rewards ends hidden
 # A folder of published files: a study reads those of its own that are there. Open text has no study without one.
 DATA ?=
+ifneq ($(DATA),)
+$(if $(wildcard $(DATA)/.),,$(error expected a folder of published files, but there is none at DATA=$(DATA)))
+endif
 FILES_sudoku = rao_5000.csv
 FILES_sudoku-4x4 = d1_4x4_unique.csv
 FILES_tau = rao_5000.csv
@@ -27,6 +30,7 @@ TEXT = $(if $(QUICK),--data README.md,$(call read,characters))
 STUDIES += $(if $(TEXT),characters)
 STUDY = OMP_NUM_THREADS=1 $(BIN)/unmask study
 SIZE = $(if $(QUICK),-quick)
+PLACE = runs/study$(if $(DATA),-data)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' Makefile
@@ -49,10 +53,10 @@ study: env ## every study into runs/study, two at a time, and the slow tests; go
 	$(if $(QUICK),,$(MAKE) slow)
 
 $(addprefix study-,$(STUDIES)): study-%: env
-	$(STUDY) $* $(if $(QUICK),--quick) --resume $(if $(filter characters,$*),$(TEXT),$(call read,$*))
+	$(STUDY) $* $(if $(QUICK),--quick) --out $(PLACE)/$*$(SIZE) --resume $(if $(filter characters,$*),$(TEXT),$(call read,$*))
 
 $(addprefix study-,$(AFTER_LENGTHS)): study-%: study-lengths
-	$(STUDY) $* $(if $(QUICK),--quick) --resume --runs runs/study/lengths$(SIZE)/runs
+	$(STUDY) $* $(if $(QUICK),--quick) --out $(PLACE)/$*$(SIZE) --resume --runs $(PLACE)/lengths$(SIZE)/runs
 
 slow: env ## the slow, seeded tests: learning an order beats confidence
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow

@@ -32,6 +32,7 @@ from unmask.plan import (
     work_of,
 )
 from unmask.policies.policy import OrderPolicy, PolicyConfig
+from unmask.preflight import preflight
 from unmask.presets import load_preset
 from unmask.recipe import PolicyTraining
 from unmask.registry import load_denoiser
@@ -95,6 +96,17 @@ def test_forwards_are_those_of_a_training() -> None:
     exact = replace(work_of(SMALL, shape), hidden=tuple((BOARDS(0, 6).tokens == 0).sum(1).tolist()))
     assert forwards_per_step(exact) == pytest.approx(hidden[0])
     assert exact.validations == 12 and validations(SMALL.training) == 3
+
+
+def test_relative_rewards_cost_a_forward_per_hidden_position() -> None:
+    denoiser, shape = load_denoiser("sudoku-4x4"), shape_of("sudoku-4x4")
+    config = replace(SMALL, training=replace(SMALL.training, relative=True))
+    first = next(iter(train_policy(denoiser, policy_of(config, denoiser), BOARDS, config.training)))
+    hidden = (BOARDS(0, 6).tokens == 0).sum(1)
+    exact = replace(work_of(config, shape), hidden=tuple(hidden.tolist()))
+    assert first["denoiser_calls"] == forwards_per_step(exact) == 2 * int(hidden.sum())
+    needed = preflight(denoiser, policy_of(config, denoiser), BOARDS(0, 6), config.training)
+    assert needed.forwards == 2 * int(hidden.sum())
 
 
 @pytest.mark.parametrize(("budget", "group"), [(None, 3), (3, 2)])

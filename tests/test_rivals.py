@@ -283,6 +283,10 @@ def test_coins_fall_as_often_as_their_keys_say() -> None:
         ({"objective": "reinforce"}, "objective must be one of"),
         ({"budget": 0}, "budget"),
         ({"relative": True, "reward": "terminal", "advantage": "trajectory"}, "relative rewards are dense"),
+        (
+            {"relative": True, "objective": "bernoulli", "advantage": "trajectory", "group": 2, "correctness": 0.0},
+            "relative rewards are dense",
+        ),
         ({"mixed_precision": "int4"}, "mixed_precision"),
     ],
 )

@@ -352,7 +352,8 @@ def test_the_curves_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Two steps, validated at the start and after each; the table's rewards and shares are those of the run's own log."""
     name = "sas-sudoku-4x4-imperfect"
 
-    def two_steps(preset: str, steps: int) -> Learn:
+    def two_steps(preset: str, seed: int | None, steps: int) -> Learn:
+        assert seed is None
         config = tiny(preset)
         return replace(config, training=replace(config.training, steps=steps))
 
@@ -368,6 +369,8 @@ def test_the_curves_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [str(cell).split()[0] for cell in row[4:6]] == [f"{100 * share:.1f}" for share in (shares[0], max(shares))]
     assert (row[1], row[6]) == (f"{records[-1]['denoiser_calls']:,}", "8")
     assert (tmp_path / "study" / "training.svg").exists()
+    with pytest.raises(ValueError, match="is a training of 2 steps, not of 3"):
+        run(replace(study, steps=3, runs=tmp_path / "study" / "runs"), tmp_path / "longer")
     with pytest.raises(ValueError, match=r"ends must be in 1 \.\. 2"):
         replace(study, ends=3)
 

@@ -206,6 +206,13 @@ def test_studies_of_text_in_small(name: str, runs: Path, tmp_path: Path) -> None
         assert [cell(row[0]) for row in table.rows] == ["confidence", "learned"]
         with pytest.raises(ValueError, match=r"none at absent\.jsonl"):
             list(run_study(replace(study, data=(Path("absent.jsonl"),)), tmp_path / "other"))
+        none = replace(study, sets=replace(study.sets, generated=0))
+        with pytest.raises(ValueError, match="without generated problems there are none"):
+            list(run_study(none, tmp_path / "none"))
+        file = tmp_path / "published.jsonl"
+        file.write_text('{"input": "30,100,93", "output": "23"}\n')
+        (only,) = run(replace(none, data=(file,)), tmp_path / "published").tables
+        assert "published.jsonl" in only.title
     if name == "ends":
         assert [(cell(row[0]), cell(row[1])) for row in table.rows[:3]] == [
             ("confidence", ends) for ends in ("allow", "damp", "suppress")

@@ -14,12 +14,16 @@ import pytest
 import torch
 
 from unmask.cli_evaluate import evaluate_command
+from unmask.denoisers.folder import save_denoiser
 from unmask.evaluate import evaluate
 from unmask.finetune import random_pattern
+from unmask.learn import Learn, learn
 from unmask.live import Regime
+from unmask.policies.policy import PolicyConfig
 from unmask.presets import load_preset
 from unmask.pretrain import Pretrain, pretrain
 from unmask.protocols import Problems, Task, View
+from unmask.recipe import PolicyTraining
 from unmask.sandbox import missing
 from unmask.schedulers import SCHEDULERS
 from unmask.tasks.arithmetic import MOST_LINES, Arithmetic, Ordered, Sums
@@ -28,7 +32,7 @@ from unmask.tasks.code import INPUTS, Code, outputs
 from unmask.tasks.countdown import Countdown, published, read_problems, solve
 from unmask.tasks.kinds import written_task
 from unmask.tasks.linked import Link, form, in_digits, steps
-from unmask.tasks.written import Problem, Written, WrittenTask, digest, split_of
+from unmask.tasks.written import Problem, Written, WrittenProblems, WrittenTask, digest, split_of
 from written_for_tests import Truthful, tiny
 
 KINDS: list[type[Written]] = [Arithmetic, Ordered, Code, Countdown]
@@ -162,8 +166,8 @@ def test_steps_are_counted_by_hand() -> None:
 @every_kind
 def test_what_is_held_out_holds_no_problem_twice(kind: type[Written]) -> None:
     for split in ("validation", "test"):
-        held_out = kind(count=20, split=split).corpus
-        assert len({problem.form for problem in held_out}) == 20
+        held_out = kind(count=60, split=split).corpus
+        assert len({problem.form for problem in held_out}) == 60
 
 
 def test_code_does_what_python_does() -> None:
@@ -464,6 +468,26 @@ def test_rollouts_are_judged_as_answers_are(kind: type[Written]) -> None:
     assert problems.judge is not None
     assert problems.judge(canvas.target, tokens).tolist() == [True, False, False, True, True, True]
     assert torch.equal(problems.judge(canvas.target, tokens), task.verify(range(6), tokens).exact)
+
+
+def test_a_training_asks_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every free-running rollout, whatever its tokens; what is paid is what the judge says."""
+    asked: list[int] = []
+
+    def all_but_the_first(problems: WrittenProblems, target: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        asked.append(len(tokens))
+        return torch.arange(len(tokens)) > 0
+
+    monkeypatch.setattr(WrittenProblems, "judge", all_but_the_first)
+    save_denoiser(tiny(Arithmetic), tmp_path / "denoiser")
+    training = PolicyTraining(
+        steps=1, prompts=2, group=2, reward="terminal", advantage="trajectory", validate=2, validate_every=1
+    )
+    data = Arithmetic(count=8, length=40)
+    config = Learn(str(tmp_path / "denoiser"), PolicyConfig(kind="mlp", width=8), data=data, training=training)
+    (record,) = learn(config, tmp_path / "run")
+    assert asked == [4]
+    assert record["dead_groups"] == 0.5  # the second group is right throughout: nothing to compare
 
 
 @every_kind

@@ -55,7 +55,7 @@ def evaluate_command(
     $ unmask evaluate --denoiser sudoku-9x9-imperfect --schedulers confidence,sas --json out.json --traces traces
 
     Args:
-        task: What kind of problem: sudoku, arithmetic, code, countdown, text or antibody.
+        task: What kind of problem: sudoku, arithmetic, ordered, code, countdown, text or antibody.
         data: A CSV file of puzzles, or JSON lines of Countdown problems; without it, generated ones of the test split. For text,
             JSON lines of prompts and completions, of which the length is given; a CSV file of antibodies, of which the test side
             counts.

@@ -82,7 +82,7 @@ def train(
 
     Args:
         out: The run's folder: configuration, versions, metrics, checkpoints, and at the end the best policy.
-        task: What kind of problem: sudoku, text, antibody, arithmetic, code, countdown. The preset's, or with neither, sudoku.
+        task: sudoku, text, antibody, arithmetic, ordered, code or countdown. The preset's, or with neither, sudoku.
         preset: The name of a preset, or your own TOML file; by default the task's. See `unmask presets`.
         denoiser: Another denoiser than the preset's: a shipped name, a folder or a hub id.
         data: The file to train on, where problems are read: JSON lines of text, a CSV file of antibodies.

@@ -49,7 +49,7 @@ def study_command(
         quick: A small version, for a look: its numbers are not results.
         resume: Go on with a study that was interrupted. Without it an existing folder is refused.
         preset: Your own TOML file, in place of the study's preset.
-        data: CSV files of puzzles, beside the generated ones; of antibodies (antibody); a plain text (characters).
+        data: CSV files of puzzles, beside the generated ones; JSON lines (countdown); antibodies (antibody); a text (characters).
         generated: Generated puzzles, too. With --no-generated only those of --data.
         limit: How many puzzles of each set, in place of the preset's numbers.
         reuse: Folders of other studies: what they have measured already, on the same puzzles, is not measured again.

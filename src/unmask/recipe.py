@@ -137,7 +137,7 @@ class PolicyTraining:
                 "advantage 'critic' expects what the denoiser says of the truth: it goes with objective grpo and reward "
                 f"self_aware or hybrid, got {self.objective!r} and {self.reward!r}"
             )
-        if self.relative and (self.free or self.objective in ("ranking", "imitation")):
+        if self.relative and (self.free or self.objective in ("ranking", "imitation", "bernoulli")):
             raise ValueError(
                 "relative rewards are dense ones: they go with reward self_aware or hybrid and an objective that is paid by them, "
                 f"got {self.reward!r} and {self.objective!r}"

@@ -1,4 +1,6 @@
-"""Rewards of a rollout, from what its own forwards already said. ``S`` states of ``B = P·G`` rows, ``T`` steps of the longest.
+"""Rewards of a rollout, from what its own forwards said, and what a position costs alone.
+
+``S`` states of ``B = P·G`` rows, ``T`` steps of the longest.
 
 ``self_aware``: r_t = Σ_{i∈B_k} log p_θ^i(x_i | x̃^{(t−1)}) (Eq. self_aware_reward; one position per step sequentially, a block of
 them in parallel, which is R_par of appendix "Parallel Decoding for Unique Solution"). ``terminal``: 1 at the last step if the
@@ -36,8 +38,10 @@ def terminal(
     right = (path.tokens == target)[row, path.order[row, k]].float()
     n = path.reveals.clamp(min=1)
     part = torch.zeros(len(n), device=right.device).index_add(0, row, right) / n
-    whole = part == 1 if judge is None else judge(target, path.tokens)
-    value = part if share else whole.float()
+    if share:
+        value = part
+    else:
+        value = (part == 1 if judge is None else judge(target, path.tokens)).float()
     return value * ((n - path.step.amax(1)) / n) ** exponent
 
 

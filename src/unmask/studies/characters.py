@@ -88,6 +88,8 @@ class Characters:
             raise ValueError("nothing is right or wrong in open text: order_training.select must be 'nll'")
         if self.order_training.behaviour == "teacher" or self.order_training.objective == "imitation":
             raise ValueError("the teacher of order_training is for its warm start alone")
+        if self.order_training.teacher == "confidence":
+            raise ValueError("an order begins as confidence without a teacher: name another one, or none")
 
     def pieces(self, folder: Path) -> list[Piece]:
         if len(self.data) != 1:
@@ -96,7 +98,7 @@ class Characters:
         source.part("test")
         place = folder / "runs" / "denoiser"
 
-        def measure(order: str, scheduler: str) -> Mapping[str, Any]:
+        def measure(scheduler: str) -> Mapping[str, Any]:
             denoiser = denoiser_named(str(place))
             return priced(
                 denoiser, load_scheduler(scheduler, denoiser), source.held_out("test", self.passages), self.seed
@@ -108,7 +110,7 @@ class Characters:
             run = folder / "runs" / order.replace(" ", "-")
             where[order] = str(run)
             pieces.append(Piece(f"the order {order}", lambda t=training, r=run: self._train_order(source, place, r, t)))
-        return pieces + [Piece(order, lambda o=order, s=name: measure(o, s)) for order, name in where.items()]
+        return pieces + [Piece(order, lambda s=name: measure(s)) for order, name in where.items()]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
         from unmask.studies import drawing

@@ -37,7 +37,7 @@ class CountdownOrders:
             raise ValueError(f"the baseline {self.baseline!r} is not among the orders: {', '.join(self.orders)}")
 
     def pieces(self, folder: Path) -> list[Piece]:
-        ground = Ground(self.sets, self.runs, folder, self.seed)
+        ground = Ground(self.sets, self.runs, folder, self.seed, published=bool(self.data))
 
         def measure(order: str, problems: Callable[[], WrittenTask]) -> Mapping[str, Any]:
             scheduler = ground.scheduler(TASK, order)
@@ -63,7 +63,9 @@ class CountdownOrders:
 
     def _problems(self) -> dict[str, Callable[[], WrittenTask]]:
         """Name → problems, read when a piece asks for them."""
-        found: dict[str, Callable[[], WrittenTask]] = {GENERATED: lambda: self.sets.problems(TASK)}
+        found: dict[str, Callable[[], WrittenTask]] = {}
+        if self.sets.count:
+            found[GENERATED] = lambda: self.sets.problems(TASK)
         for path in self.data:
             if not path.is_file():
                 raise ValueError(f"expected a file of JSON lines, but there is none at {path}")

@@ -48,7 +48,7 @@ class Texts:
     validate: int | None = None
 
     def __post_init__(self) -> None:
-        if self.count < 1:
+        if self.generated < 0 or (self.limit is not None and self.limit < 1):
             raise ValueError(f"expected some problems, got generated = {self.generated}, limit = {self.limit}")
 
     @property
@@ -61,12 +61,19 @@ class Texts:
 
 @dataclass(frozen=True)
 class Ground:
-    """Where a study's denoisers and orders are: in ``runs``, or trained in ``folder``."""
+    """Where a study's denoisers and orders are: in ``runs``, or trained in ``folder``. ``published``: there are files of problems."""
 
     texts: Texts
     runs: Path | None
     folder: Path
     seed: int = 0
+    published: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.texts.count and not self.published:
+            raise ValueError(
+                "without generated problems there are none: leave out --no-generated, or name a file with --data"
+            )
 
     def denoiser(self, task: str) -> str:
         """The folder of the task's denoiser, whether it is trained yet or not."""

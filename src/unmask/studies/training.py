@@ -17,7 +17,7 @@ from unmask.report.terminal import percent
 from unmask.runs import Run
 from unmask.statistics import mean_interval, wilson
 from unmask.studies.pieces import Cell, Findings, Piece, Table
-from unmask.studies.trained import curve, history, recipe, trained
+from unmask.studies.trained import curve, history, recipe, run_name, trained
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Training:
     """``presets`` of ``unmask train``, each for ``steps``, validated on ``validate`` puzzles every ``validate_every`` steps.
 
     The first and the last ``ends`` steps are in the table. ``names`` are for people; ``prompts`` makes the steps smaller; ``runs``
-    holds runs that are finished.
+    holds runs that are finished; ``seed`` is that of the trainings, by default each preset's own.
     """
 
     minutes: float = 0.0
@@ -37,6 +37,7 @@ class Training:
     ends: int = 10
     prompts: int | None = None
     runs: Path | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if not self.presets or len(self.names) != len(self.presets):
@@ -46,14 +47,16 @@ class Training:
 
     def pieces(self, folder: Path) -> list[Piece]:
         def measure(preset: str) -> Mapping[str, Any]:
-            config = recipe(preset, steps=self.steps)
+            config = recipe(preset, self.seed, self.steps)
             every = min(self.steps, self.validate_every)
             training = replace(config.training, validate=self.validate, validate_every=every)
             training = replace(training, prompts=self.prompts or training.prompts)
-            run = trained(preset, replace(config, training=training), self.runs, folder)
-            records = Run(run).metrics()
+            run = trained(run_name(preset, self.seed), replace(config, training=training), self.runs, folder)
+            past, records = history(run), Run(run).metrics()
+            if past["steps"] != self.steps:
+                raise ValueError(f"{run} is a training of {past['steps']} steps, not of {self.steps}: name other runs")
             kept = {key: [record[key] for record in records] for key in ("step", "return", "entropy", "denoiser_calls")}
-            return {"history": history(run), "curve": curve(run), "records": kept}
+            return {"history": past, "curve": curve(run), "records": kept}
 
         return [Piece(preset, lambda p=preset: measure(p)) for preset in self.presets]
 

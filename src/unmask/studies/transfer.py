@@ -103,10 +103,10 @@ class Transfer:
             "difference, in pairs",
             "calls",
         ]
-        one = next(iter(reports.values()))
+        one, blocks = next(iter(reports.values())), " and ".join(map(str, self.blocks))
         note = (
             "The best heuristic, left to right among them, is chosen on the same problems, which favours it. Bold: the paired 95 % "
-            "interval leaves out 0. The paper's differences are LLaDA-8B's at 256 tokens in 1, 4 and 8 blocks. One training seed."
+            f"interval leaves out 0. The paper's differences are LLaDA-8B's at 256 tokens in {blocks} blocks. One training seed."
         )
         return Table(f"Orders on the other task, n = {one.n:,}, seed {one.seed}", columns, rows, note)
 

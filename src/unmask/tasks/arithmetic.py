@@ -30,7 +30,7 @@ LEAST_LINES, MOST_LINES = 3, len(NAMES)
 
 @dataclass(frozen=True)
 class Sums(Written):
-    """Problems of ``least`` to ``most`` lines, all numbers of lines alike."""
+    """Problems of ``least`` to ``most`` lines, drawn alike. What is held out has more of the long ones: short ones soon repeat."""
 
     prompt_width: ClassVar[int] = 4 * MOST_LINES
     lengths: ClassVar[tuple[int, ...]] = (40, 48, 56)
