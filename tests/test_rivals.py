@@ -284,8 +284,8 @@ def test_coins_fall_as_often_as_their_keys_say() -> None:
         ({"budget": 0}, "budget"),
         ({"relative": True, "reward": "terminal", "advantage": "trajectory"}, "relative rewards are dense"),
         (
-            {"relative": True, "objective": "bernoulli", "advantage": "trajectory", "group": 2, "correctness": 0.0},
-            "relative rewards are dense",
+            {"objective": "bernoulli", "advantage": "trajectory", "reward": "hybrid", "group": 2},
+            "terminal, share, speed",
         ),
         ({"mixed_precision": "int4"}, "mixed_precision"),
     ],

@@ -137,17 +137,18 @@ class PolicyTraining:
                 "advantage 'critic' expects what the denoiser says of the truth: it goes with objective grpo and reward "
                 f"self_aware or hybrid, got {self.objective!r} and {self.reward!r}"
             )
-        if self.relative and (self.free or self.objective in ("ranking", "imitation", "bernoulli")):
+        if self.relative and (self.free or self.objective in ("ranking", "imitation")):
             raise ValueError(
                 "relative rewards are dense ones: they go with reward self_aware or hybrid and an objective that is paid by them, "
                 f"got {self.reward!r} and {self.objective!r}"
             )
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be in 0 .. 1, got {self.decay}")
-        if self.objective == "bernoulli" and (self.advantage == "all_action" or self.budget or self.correctness):
+        dense = self.advantage == "all_action" or self.correctness or not self.free
+        if self.objective == "bernoulli" and (dense or self.budget):
             raise ValueError(
-                "objective 'bernoulli' draws how many it reveals: it goes with advantage trajectory or reward_to_go, "
-                "without budget and correctness"
+                "objective 'bernoulli' draws how many it reveals: it goes with advantage trajectory or reward_to_go and reward "
+                f"{', '.join(FREE)}, without budget and correctness"
             )
         if self.reward == "speed" and self.objective != "bernoulli":
             raise ValueError("reward 'speed' pays for fewer steps, which only objective 'bernoulli' can choose")

@@ -61,7 +61,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Ground:
-    """Where a study's denoisers and orders are: in ``runs``, or trained in ``folder``. ``published``: there are files of problems."""
+    """Where a study's denoisers and orders are: in ``runs``, or trained in ``folder``. ``published``: it has files, too."""
 
     texts: Texts
     runs: Path | None
