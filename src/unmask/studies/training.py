@@ -80,7 +80,7 @@ class Training:
             best = max((limits for _, limits in shares), key=lambda limits: limits[0])
             rows.append(
                 [
-                    f"{name} (`{preset}`)",
+                    f"{name} ({preset})",
                     f"{past['calls']:,}",
                     _mean(records["return"][: self.ends]),
                     _mean(records["return"][-self.ends :]),
