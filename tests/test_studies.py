@@ -352,10 +352,10 @@ def test_the_curves_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Two steps, validated at the start and after each; the table's rewards and shares are those of the run's own log."""
     name = "sas-sudoku-4x4-imperfect"
 
-    def two_steps(preset: str, seed: int | None, steps: int) -> Learn:
+    def two_steps(preset: str, seed: int | None, steps: int, validate: int) -> Learn:
         assert seed is None
         config = tiny(preset)
-        return replace(config, training=replace(config.training, steps=steps))
+        return replace(config, training=replace(config.training, steps=steps, validate=validate))
 
     monkeypatch.setattr("unmask.studies.training.recipe", two_steps)
     study = Training(presets=(name,), names=("ours",), steps=2, validate=8, validate_every=1, ends=1, prompts=3)

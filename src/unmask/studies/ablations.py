@@ -33,8 +33,8 @@ class Ablations:
     """``presets`` of ``unmask train`` × ``seeds`` (empty: each preset's own), all for the same ``denoiser``.
 
     ``runs`` is a folder of runs, each called after its preset, or preset@seed, which also counts without being named in ``seeds``.
-    What is missing there is trained in the study's folder, or, without ``train``, left out of the table. ``steps`` shortens every
-    training. ``baseline`` is the preset that the others are compared with.
+    What is missing there is trained in the study's folder, or, without ``train``, left out of the table. ``steps`` and ``validate``
+    shorten every training. ``baseline`` is the preset that the others are compared with.
     """
 
     minutes: float = 0.0
@@ -43,6 +43,7 @@ class Ablations:
     baseline: str = "ablation-all-action"
     seeds: tuple[int, ...] = ()
     steps: int | None = None
+    validate: int | None = None
     sets: Sets = field(default_factory=Sets)
     runs: Path | None = None
     train: bool = True
@@ -75,7 +76,8 @@ class Ablations:
 
         def measure(preset: str, seed: int | None) -> Mapping[str, Any]:
             name = run_name(preset, seed)
-            run = trained(name, recipe(preset, seed, self.steps, self.denoiser), self.runs, folder)
+            config = recipe(preset, seed, self.steps, self.denoiser, self.validate)
+            run = trained(name, config, self.runs, folder)
             past = history(run)
             if past["denoiser"] != self.denoiser:
                 raise ValueError(f"{run} was trained for {past['denoiser']}, not for {self.denoiser}: name other runs")

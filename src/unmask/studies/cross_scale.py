@@ -46,9 +46,7 @@ class Scale:
 
     def learn(self, rival: str | None, base: str) -> Learn:
         """The scale's own recipe, or what a rival makes of it."""
-        config = recipe(self.recipe, steps=self.steps)
-        if self.validate is not None:
-            config = replace(config, training=replace(config.training, validate=self.validate))
+        config = recipe(self.recipe, steps=self.steps, validate=self.validate)
         return config if rival is None else transferred(recipe(rival), recipe(base), config)
 
 

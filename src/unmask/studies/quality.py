@@ -59,9 +59,8 @@ class Quality:
             return {"samples": samples}
 
         def learn_order(samples: int) -> Mapping[str, Any]:
-            config = recipe(self.order_preset, steps=self.order_steps, denoiser=str(_denoiser(folder, samples)))
-            if self.validate is not None:
-                config = replace(config, training=replace(config.training, validate=self.validate))
+            denoiser = str(_denoiser(folder, samples))
+            config = recipe(self.order_preset, steps=self.order_steps, denoiser=denoiser, validate=self.validate)
             return history(trained(f"order-{samples}", config, None, folder))
 
         @cache

@@ -72,11 +72,10 @@ class Second:
             return evaluated(problems(), denoiser, order, loaded, self.seed)
 
         def learn_on() -> Mapping[str, Any]:
-            config = recipe(self.order_preset, steps=self.order_steps, denoiser=str(_tuned(folder, "sas")))
-            if self.validate is not None:
-                config = replace(config, training=replace(config.training, validate=self.validate))
+            tuned = str(_tuned(folder, "sas"))
+            config = recipe(self.order_preset, steps=self.order_steps, denoiser=tuned, validate=self.validate)
             place = trained("order-again", config, None, folder)
-            return measure(str(_tuned(folder, "sas")), SECOND_ROUND, str(place))
+            return measure(tuned, SECOND_ROUND, str(place))
 
         pieces = [
             Piece(f"before: {order}", lambda o=order: measure(stage.denoiser, o, o))

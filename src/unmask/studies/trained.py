@@ -58,14 +58,22 @@ def pretrained(name: str, config: Pretrain, runs: Path | None, folder: Path) -> 
     return place
 
 
-def recipe(preset: str, seed: int | None = None, steps: int | None = None, denoiser: str | None = None) -> Learn:
-    """A preset of ``unmask train`` with another seed, length or denoiser, as its options would set them."""
+def recipe(
+    preset: str,
+    seed: int | None = None,
+    steps: int | None = None,
+    denoiser: str | None = None,
+    validate: int | None = None,
+) -> Learn:
+    """A preset of ``unmask train`` with another seed, length, denoiser or validation, as its options would set them."""
     config = load_preset(preset, Learn, "train")
     if seed is not None:
         config = replace(config, data=replace(config.data, seed=seed), training=replace(config.training, seed=seed))
     if steps is not None:
         every = min(steps, config.training.validate_every)
         config = replace(config, training=replace(config.training, steps=steps, validate_every=every))
+    if validate is not None:
+        config = replace(config, training=replace(config.training, validate=validate))
     return config if denoiser is None else replace(config, denoiser=denoiser)
 
 

@@ -47,10 +47,9 @@ class Training:
 
     def pieces(self, folder: Path) -> list[Piece]:
         def measure(preset: str) -> Mapping[str, Any]:
-            config = recipe(preset, self.seed, self.steps)
-            every = min(self.steps, self.validate_every)
-            training = replace(config.training, validate=self.validate, validate_every=every)
-            training = replace(training, prompts=self.prompts or training.prompts)
+            config = recipe(preset, self.seed, self.steps, validate=self.validate)
+            every, prompts = min(self.steps, self.validate_every), self.prompts or config.training.prompts
+            training = replace(config.training, validate_every=every, prompts=prompts)
             run = trained(run_name(preset, self.seed), replace(config, training=training), self.runs, folder)
             past, records = history(run), Run(run).metrics()
             if past["steps"] != self.steps:
