@@ -399,7 +399,7 @@ def test_every_study_is_listed_with_its_time() -> None:
     ("words", "message"),
     [
         (("sudoko",), "did you mean 'sudoku'"),
-        (("sudoku", "--runs", "."), "has no use for --runs: ablations, cross-scale"),
+        (("sudoku", "--runs", "."), "has no use for --runs: training, ablations, cross-scale"),
         (("four-by-four", "--limit", "3"), "has its own puzzles"),
         (("sudoku", "--data", "missing.csv"), "there is none at missing.csv"),
         (("sudoku", "--no-generated"), "there are no problems"),

@@ -101,7 +101,8 @@ def test_a_shorter_training_shows_the_same_canvases() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Texts(generated=0), "expected some problems"),
+        (lambda: Texts(limit=0), "expected some problems"),
+        (lambda: Ground(Texts(generated=0), None, Path()), "without generated problems there are none"),
         (lambda: blocks_of("code", (3,)), "divide the length 40 of code"),
         (lambda: Lengths(tasks=("prose",)), "no text task 'prose'"),
         (lambda: Lengths(orders=("confidence",)), "orders must have left_to_right"),
