@@ -308,3 +308,4 @@ def test_characters_in_small(tmp_path: Path) -> None:
     assert {cell(row[3]) for row in found.tables[0].rows} == {"8.0"}
     with pytest.raises(ValueError, match="name it with --data"):
         list(run_study(replace(study, data=()), tmp_path / "other"))
+    assert not (tmp_path / "other").exists()

@@ -90,12 +90,11 @@ class Done:
 
 def run_study(study: Study, folder: str | Path, resume: bool = False, reuse: Sequence[Path] = ()) -> Iterator[Done]:
     """Compute the pieces that ``folder`` lacks, in their order, yielding after each. What studies in ``reuse`` have is copied."""
-    known = _keyed(reuse)
+    known, todo = _keyed(reuse), study.pieces(Path(folder))  # a study that cannot be done leaves no folder behind
+    _refuse_same_files(todo)
     run = Run.create(folder, study, resume=resume, may_differ=ESTIMATE)
     with run.lock():
         (run.folder / "pieces").mkdir(exist_ok=True)
-        todo = study.pieces(run.folder)
-        _refuse_same_files(todo)
         for nth, piece in enumerate(todo, 1):
             file = _file(run.folder, piece.name)
             key, seconds = None if piece.key is None else plain(piece.key), None
