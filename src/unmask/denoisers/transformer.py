@@ -265,23 +265,30 @@ class Transformer(nn.Module):
         if attention is not None and not bool(attention.all()):
             seen = attention[:, None, None, :]
             mask = seen if mask is None else seen & mask
-        held = {places.device: (turn, mask)}  # and a copy for every other device that holds a block
+        return partial(_attention, {places.device: (turn, mask)})
 
-        def attend(q: Tensor, k: Tensor, v: Tensor, exchange: Exchange | None = None) -> Tensor:
-            there = q.device
-            if there not in held:
-                moved = None if turn is None else (turn[0].to(there), turn[1].to(there))
-                held[there] = (moved, None if mask is None else mask.to(there))
-            angles, seen = held[there]
-            if angles is not None:
-                q, k = ((x * angles[0] + _half_turn(x) * angles[1]).to(v.dtype) for x in (q, k))
-            if exchange is not None:
-                k, v = exchange(k, v)
-            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=q.shape[1] != k.shape[1])
-            return y.transpose(1, 2)
 
-        return attend
+def _attention(
+    held: dict[torch.device, tuple[tuple[Tensor, Tensor] | None, Tensor | None]],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    exchange: Exchange | None = None,
+) -> Tensor:
+    """Attention with the angles and the mask that are ``held`` for a device; another one that holds a block gets a copy."""
+    there = q.device
+    if there not in held:
+        turn, mask = next(iter(held.values()))
+        moved = None if turn is None else (turn[0].to(there), turn[1].to(there))
+        held[there] = (moved, None if mask is None else mask.to(there))
+    angles, seen = held[there]
+    if angles is not None:
+        q, k = ((x * angles[0] + _half_turn(x) * angles[1]).to(v.dtype) for x in (q, k))
+    if exchange is not None:
+        k, v = exchange(k, v)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=q.shape[1] != k.shape[1])
+    return y.transpose(1, 2)
 
 
 def _places(tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B L"]:
