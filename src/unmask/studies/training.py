@@ -54,7 +54,7 @@ class Training:
             past, records = history(run), Run(run).metrics()
             if past["steps"] != self.steps:
                 raise ValueError(f"{run} is a training of {past['steps']} steps, not of {self.steps}: name other runs")
-            kept = {key: [record[key] for record in records] for key in ("step", "return", "entropy", "denoiser_calls")}
+            kept = {key: [record[key] for record in records] for key in ("return", "entropy", "denoiser_calls")}
             return {"history": past, "curve": curve(run), "records": kept}
 
         return [Piece(preset, lambda p=preset: measure(p)) for preset in self.presets]

@@ -5,8 +5,7 @@
     015,044,079?050              prompt
     044-015=029,079-029=050      answer: two equations, the second of which uses the result of the first
 
-Numbers are written with at least three digits, so that nearly every digit has its column: a small model learns to calculate much
-sooner.
+Numbers are written with at least three digits, so that nearly every digit has its column.
 
 An answer is right if its equations are, if they use each given number and the result of every equation but the last exactly once,
 and if the last one gives the target; which way it goes does not matter. One expression such as ``79-(44-15)`` is graded too.

@@ -3,7 +3,7 @@
 Shapes: ``B`` canvases of ``L = prompt_width + answer_width`` positions. Both parts are padded on the right, answers behind their
 end token, so that every answer begins in the same column::
 
-    b+2;c-3;4-1; · · │ 二+2=④;5-Ⅲ=2;4-一=3;423 . · ·
+    b+2;c-1;4-1; · · │ 二+2=④;3-Ⅰ=2;4-一=3;423 . · ·
                      └ the region: all of it hidden at first, the padding too
 
 The region is one of the task's ``lengths``: a denoiser is trained on all of them in turn, so that a generation may be longer than
