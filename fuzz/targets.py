@@ -17,19 +17,20 @@ from pathlib import Path
 import torch
 from safetensors.torch import save, save_file
 
+from unmask.assets import MODELS, POLICIES
 from unmask.denoisers import loading
 from unmask.denoisers.folder import load_folder
-from unmask.learn import Learn
-from unmask.play.incoming import JSON, Refused, names_server, read_json
-from unmask.play.puzzles import read_puzzle, read_rows
-from unmask.presets import load_preset
-from unmask.pretrain import Pretrain
-from unmask.registry import SHIPPED, SHIPPED_POLICIES, load_scheduler
-from unmask.report.trace_reading import from_json, parse
-from unmask.runs import Run
-from unmask.second_stage import SecondStage
+from unmask.report.playground.incoming import JSON, Refused, names_server, read_json
+from unmask.report.playground.puzzles import read_puzzle, read_rows
+from unmask.report.traces.reading import from_json, parse
+from unmask.runs.presets import load_preset
+from unmask.runs.run import Run
+from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.countdown import read_problems
 from unmask.tasks.sudoku.files import read_csv
+from unmask.training.denoiser.pretrain import Pretrain
+from unmask.training.denoiser.second_stage import SecondStage
+from unmask.training.policy.run import Learn
 
 REFUSALS = (ValueError, Refused)
 PRESETS = Path(loading.__file__).parents[1] / "preset_files"
@@ -56,10 +57,10 @@ LLADA = {
 def place() -> Path:
     """A folder of this process, with a good denoiser, a good policy and a good run to replace files of."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
-    shutil.copytree(SHIPPED / "sudoku-4x4", folder / "denoiser")
-    shutil.copytree(SHIPPED / "sudoku-4x4", folder / "weights")
-    shutil.copytree(SHIPPED_POLICIES / "sas-sudoku-4x4", folder / "policy")
-    shutil.copytree(SHIPPED_POLICIES / "sas-sudoku-4x4", folder / "policy_weights")
+    shutil.copytree(MODELS / "sudoku-4x4", folder / "denoiser")
+    shutil.copytree(MODELS / "sudoku-4x4", folder / "weights")
+    shutil.copytree(POLICIES / "sas-sudoku-4x4", folder / "policy")
+    shutil.copytree(POLICIES / "sas-sudoku-4x4", folder / "policy_weights")
     family = folder / "family"
     family.mkdir()
     save_file({"model.transformer.wte.weight": torch.zeros(12, 8)}, family / "model.safetensors")
@@ -165,7 +166,7 @@ def countdown(content: bytes) -> None:
 
 
 def _shipped(*parts: str) -> bytes:
-    return SHIPPED.joinpath(*parts).read_bytes()
+    return MODELS.joinpath(*parts).read_bytes()
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

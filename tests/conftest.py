@@ -1,11 +1,14 @@
 """Every test runs with the shapes and types of `unmask` checked: the hook precedes the first import."""
 
+import functools
 import inspect
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
+import pytest
 import torch
 from jaxtyping import install_import_hook
 
@@ -29,7 +32,20 @@ def _compile_unchecked(decorator: Callable[..., Any]) -> Callable[..., Any]:
 
 numba.njit = _compile_unchecked(numba.njit)
 numba.jit = _compile_unchecked(numba.jit)
-install_import_hook("unmask", "beartype.beartype")
+install_import_hook(["unmask", "unmask_studies"], "beartype.beartype")
 
 # Whatever starts the tests in the background may have them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    """``command("train", "--out", "x")`` in an empty folder: the exit code, stdout and stderr."""
+    from support.commands import call
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)  # test runners set it, and lines would wrap
+    return functools.partial(call, monkeypatch, capsys)

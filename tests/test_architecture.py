@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from unmask import cli
-from unmask.command_line import refuse_unknown
-from unmask.learn import Learn
-from unmask.lm_settings import LmEval
-from unmask.presets import Preset, list_presets, load_preset
-from unmask.pretrain import Pretrain
-from unmask.second_stage import SecondStage
-from unmask.studies.catalogue import STUDIES
+from unmask.cli import main as cli
+from unmask.cli.shell import refuse_unknown
+from unmask.evaluation.lm_eval.settings import LmEval
+from unmask.runs.presets import Preset, list_presets, load_preset
+from unmask.training.denoiser.pretrain import Pretrain
+from unmask.training.denoiser.second_stage import SecondStage
+from unmask.training.policy.run import Learn
+from unmask_studies.catalogue import STUDIES
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "unmask"

@@ -1,13 +1,15 @@
 """unmask: decode masked diffusion language models in any order, and learn the order."""
 
-import unmask.threads  # before anything loads torch
-from unmask.decode import path_logp, unmask
-from unmask.evaluate import Report, evaluate
-from unmask.live import Regime
-from unmask.protocols import Canvas, Denoiser, Pace, Path, Scheduler, States, Task, Verdict, View
-from unmask.registry import load_denoiser, load_pace, load_scheduler
+import unmask.runs.threads  # before anything loads torch
+from unmask.decoding.loop import path_logp, unmask
+from unmask.decoding.paces import load_pace
+from unmask.decoding.protocols import Canvas, Denoiser, Pace, Path, Scheduler, States, Task, Verdict, View
+from unmask.decoding.rows import Regime
+from unmask.denoisers.loading import load_denoiser
+from unmask.evaluation.evaluate import Report, evaluate
 from unmask.report.page import table_html
-from unmask.report.trace import path_html
+from unmask.report.traces.record import path_html
+from unmask.schedulers.loading import load_scheduler
 
 __version__ = "0.1.0"
 __all__ = [

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from unmask.denoisers.checkpoint import enough, fit
 from unmask.denoisers.transformer import Transformer, TransformerConfig
-from unmask.presets import fill
-from unmask.writing import written_aside
+from unmask.runs.atomic import written_aside
+from unmask.runs.presets import fill
 
 FAMILY = "unmask"
 

@@ -14,15 +14,58 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from unmask.denoisers.checkpoint import Checkpoint, Shape, enough, fit, read_json
+from unmask.assets import MODELS
+from unmask.denoisers.checkpoint import Checkpoint, Shape, enough, fit, has_weights, read_json
 from unmask.denoisers.families import BY_ARCHITECTURE, Family, Published, recognised
 from unmask.denoisers.folder import FAMILY, load_folder
+from unmask.denoisers.lora import base_of, has_adapter, load_adapter
 from unmask.denoisers.masked_lm import MaskedLM, load_masked_lm
 from unmask.denoisers.placement import DeviceMap, device_of, dispatched, resolved
 from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.runs.names import did_you_mean
+from unmask.runs.presets import list_presets
 
+HUB_FILES = ["*.json", "model*.safetensors", "vocab.txt", "merges.txt", "*.model", "README.md"]
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError)
 """What a configuration with values of other types than it should have leads to."""
+
+
+def shipped() -> list[str]:
+    """The denoisers inside the package."""
+    return sorted(path.parent.name for path in MODELS.glob("*/model.safetensors"))
+
+
+def load_denoiser(
+    name: str | Path,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    device_map: DeviceMap | None = None,
+) -> Transformer | MaskedLM:
+    """A frozen denoiser by its shipped name, its folder (or the run that trained it), its safetensors file, or its id on the hub.
+
+    A file in a repository of several is ``owner/name/path/to/file.safetensors``. ``device_map="auto"`` spreads a denoiser that is
+    larger than one device. An adapter's folder gives its base with the adapter on it. What loads, and from what, is in
+    ``docs/backbones.md``. The published code of a model is never run.
+    """
+    path = Path(name)
+    if path.suffix == ".safetensors" and path.is_file():
+        return load_checkpoint(path, dtype, device, device_map)
+    for folder in (MODELS / name, path / "denoiser", path):
+        if has_adapter(folder):
+            return load_adapter(load_denoiser(base_of(folder), dtype, device, device_map), folder)
+        if has_weights(folder):
+            return load_checkpoint(folder, dtype, device, device_map)
+    if isinstance(name, Path) or path.exists():
+        raise ValueError(
+            f"expected a denoiser's folder with config.json and model.safetensors, got {name}{made_by(name)}"
+        )
+    on_hub = name.count("/") == 1 or (name.count("/") > 1 and name.endswith(".safetensors"))
+    if on_hub and not name.startswith((".", "/", "~")):
+        return load_checkpoint(_download(name), dtype, device, device_map)
+    raise ValueError(
+        f"no denoiser {name!r}: expected a folder, a hub id, or one of {', '.join(shipped())}"
+        f"{did_you_mean(name, shipped())}{made_by(name)}"
+    )
 
 
 def load_checkpoint(
@@ -137,3 +180,32 @@ def _reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"{error.args[0]} is missing"
     return str(error) if isinstance(error, ValueError) else f"it is malformed: {error}"
+
+
+def _download(name: str) -> Path:
+    """The configuration, the tokenizer and the safetensors at the top of a repository, or one safetensors file of it."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    owner, repository, *inside = name.split("/")
+    try:
+        if inside:
+            return Path(hf_hub_download(f"{owner}/{repository}", "/".join(inside)))
+        folder = Path(snapshot_download(name, allow_patterns=HUB_FILES, ignore_patterns=["*/*"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"there is no folder {name!r}, and the hub has not given such a denoiser: {reason}{made_by(name)}"
+        ) from error
+    if not has_weights(folder):
+        raise ValueError(
+            f"{name} on the hub has no model.safetensors at its top: name one of its files, {name}/path/to/file.safetensors"
+        )
+    return folder
+
+
+def made_by(name: str | Path) -> str:
+    """The end of an error message: the command that trains a denoiser of that name, if there is one."""
+    preset = Path(name).name
+    known = any(preset == entry.name for entry in list_presets("pretrain"))
+    return f"; unmask pretrain --preset {preset} --out {name} trains one" if known else ""

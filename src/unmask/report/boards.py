@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from html import escape
 
-from unmask.report.terminal import heat
-from unmask.report.trace_file import Trace, TracedPath
+from unmask.report.terminal.tables import heat
+from unmask.report.traces.format import Trace, TracedPath
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
-from unmask.evaluate import Report, Row
-from unmask.live import Regime
-from unmask.protocols import Denoiser, Scheduler, Task
-from unmask.registry import ALL_SCHEDULERS
-from unmask.report import trace
+from unmask.decoding.protocols import Denoiser, Scheduler, Task
+from unmask.decoding.rows import Regime
+from unmask.evaluation.evaluate import Report, Row
 from unmask.report.tables import is_oracle
+from unmask.report.traces import record as trace
+from unmask.schedulers.loading import SCHEDULERS
 
 KINDS = {"won": ("1", "0"), "lost": ("0", "1"), "failed by both": ("0", "0")}
 """What the order and the baseline made of a problem, ``1`` for solved."""
@@ -37,7 +37,7 @@ def compared(report: Report, regime: str) -> tuple[Row, Row]:
 
 def is_learned(scheduler: str) -> bool:
     """A shipped learned order, or the folder of one: whatever is not the name of a rule."""
-    return scheduler == "sas" or scheduler.partition(":")[0] not in ALL_SCHEDULERS
+    return scheduler == "sas" or scheduler.partition(":")[0] not in SCHEDULERS
 
 
 def kinds(order: Row, base: Row) -> dict[str, list[int]]:

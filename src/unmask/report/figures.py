@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from unmask.report.boards import FONT, hero
-from unmask.report.terminal import heat
+from unmask.report.terminal.tables import heat
 
 __all__ = ["Bar", "curves", "first_wrong", "grouped", "hero", "intervals", "order_maps"]
 

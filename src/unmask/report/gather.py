@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.evaluate import Report, Row, Stratum, Versus
-from unmask.report.studied import Studied, is_study, read_study
-from unmask.report.trace_file import FORMAT, Trace
-from unmask.report.trace_reading import from_json, parse
-from unmask.runs import Run
+from unmask.evaluation.evaluate import Report, Row, Stratum, Versus
+from unmask.report.study_sections import Studied, is_study, read_study
+from unmask.report.traces.format import FORMAT, Trace
+from unmask.report.traces.reading import from_json, parse
+from unmask.runs.run import Run
 
 
 @dataclass(frozen=True)

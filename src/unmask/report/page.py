@@ -12,10 +12,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from unmask.evaluate import Report
+from unmask.evaluation.evaluate import Report
 from unmask.report.gather import Inputs, gather
 from unmask.report.tables import table
-from unmask.writing import atomic_write
+from unmask.runs.atomic import atomic_write
 
 HERE = Path(__file__).parent
 
@@ -28,7 +28,8 @@ def write(inputs: Sequence[Path], out: Path, title: str | None = None, command: 
 def render(inputs: Inputs, title: str | None = None, command: str | None = None) -> str:
     """The page. ``command`` is the line that made it, if there is one."""
     # Here, because matplotlib takes a while to import, and a table in a notebook needs none.
-    from unmask.report import sections, traced
+    from unmask.report import sections
+    from unmask.report import trace_sections as traced
 
     training, traces = sections.training(inputs.trainings), traced.traces(inputs.traces)
     shown = [case for group in traces["cases"] for case in group["cases"]] if traces else []

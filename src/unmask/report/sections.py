@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from unmask.evaluate import Report
+from unmask.evaluation.evaluate import Report
 from unmask.report import cases, figures
 from unmask.report.figures import Bar
 from unmask.report.gather import Evaluation, Training

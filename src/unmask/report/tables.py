@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluate import Report, Row
-from unmask.registry import ALL_SCHEDULERS
-from unmask.statistics import compare, paired_bootstrap
+from unmask.decoding.protocols import needs_truth
+from unmask.evaluation.evaluate import Report, Row
+from unmask.evaluation.statistics import compare, paired_bootstrap
+from unmask.runs.names import build
+from unmask.schedulers.loading import SCHEDULERS
 
 MOST_PAIRED = 10
 
@@ -54,8 +56,8 @@ def _share(row: Row) -> str:
 
 
 def is_oracle(scheduler: str) -> bool:
-    make = ALL_SCHEDULERS.get(scheduler.partition(":")[0])
-    return make is not None and bool(getattr(make(), "oracle", False))
+    name = scheduler.partition(":")[0]
+    return name in SCHEDULERS and needs_truth(build(name, SCHEDULERS, "scheduler"))
 
 
 def _row(row: Row) -> dict[str, Any]:

@@ -5,7 +5,7 @@ A problem is a line for each of its quantities, which are called a, b, c … aft
     b+2;c-3;d+2;4-1;                   prompt: a is b plus 2; b is c less 3; …
     二+2=④;5-Ⅲ=2;三+②=Ⅴ;4-一=3;4253    working, line by line with all numbers filled in, and the answers
 
-Every line takes one small number to another (:mod:`unmask.tasks.linked`). Working may write a number in any of four notations, as
+Every line takes one small number to another (:mod:`unmask.tasks.linked_numbers`). Working may write a number in any of four notations, as
 prose has many words for the same thing; the answers are digits. Who asks which token is likeliest therefore finds the answers surer
 than the working that they follow from.
 
@@ -20,8 +20,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from unmask.tasks.linked import LARGEST, Link, form, in_digits, linked, source_of, steps, worded
-from unmask.tasks.written import Problem, Written
+from unmask.tasks.linked_numbers import LARGEST, Link, form, in_digits, linked, source_of, steps, worded
+from unmask.tasks.text_problems import Problem, Written
 
 NAMES = "abcde"
 """Of the first line, the second, …"""

@@ -11,7 +11,7 @@
      e=d+1#Ⅲ
      return b,c,d,e
 
-The prompt relates the numbers to each other in any order (:mod:`unmask.tasks.linked`); a line of code takes its variable from the
+The prompt relates the numbers to each other in any order (:mod:`unmask.tasks.linked_numbers`); a line of code takes its variable from the
 one before, so both of them must be known to write it. The comments say what the line gave in that run, in any of four notations.
 They are notes: not graded, but the only place to put down a number that other lines need. A program is right if it does what the
 hidden one does for every input from 0 to 9.
@@ -28,9 +28,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from unmask.sandbox import Limits, run_python
-from unmask.tasks.linked import LARGEST, Link, linked, source_of, steps, worded
-from unmask.tasks.written import Problem, Written
+from unmask.tasks.linked_numbers import LARGEST, Link, linked, source_of, steps, worded
+from unmask.tasks.sandbox.sandbox import Limits, run_python
+from unmask.tasks.text_problems import Problem, Written
 
 INPUT, NAMES = "a", "bcde"
 """The parameter; the variable of the first line, the second, …"""

@@ -35,7 +35,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from unmask.tasks.written import Problem, Written, WrittenTask, digest
+from unmask.tasks.text_problems import Problem, Written, WrittenTask, digest
 
 NUMBERS = 3
 LARGEST = 100

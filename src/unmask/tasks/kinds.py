@@ -7,7 +7,7 @@ from pathlib import Path
 from unmask.tasks.arithmetic import Arithmetic, Ordered
 from unmask.tasks.code import Code
 from unmask.tasks.countdown import Countdown, read_problems
-from unmask.tasks.written import Written, WrittenTask
+from unmask.tasks.text_problems import Written, WrittenTask
 
 WRITTEN: dict[str, type[Written]] = {kind.name: kind for kind in (Arithmetic, Ordered, Code, Countdown)}
 

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.protocols import Canvas, counter_uniform
+from unmask.decoding.draws import counter_uniform
+from unmask.decoding.protocols import Canvas
 
 MASK, OTHER = 0, 1
 ALPHABET = 96

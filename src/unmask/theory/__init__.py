@@ -13,6 +13,7 @@
 from unmask.theory.beam import beam_order
 from unmask.theory.claim import Claim
 from unmask.theory.claims import claims
+from unmask.theory.claims_on_tables import table_claims
 from unmask.theory.lattice import Lattice, lattice, scheduler_logv, tabular, uniform_logv
 from unmask.theory.orders import (
     best_order,
@@ -25,7 +26,6 @@ from unmask.theory.orders import (
     worst_order,
 )
 from unmask.theory.states import choice_logp
-from unmask.theory.tables import table_claims
 
 __all__ = [
     "Claim",

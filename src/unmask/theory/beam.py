@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from unmask.pricing import price
-from unmask.protocols import Denoiser
+from unmask.decoding.pricing import price
+from unmask.decoding.protocols import Denoiser
 from unmask.theory.states import Start
 
 

@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.decode import path_logp, unmask
-from unmask.live import Regime
-from unmask.protocols import Canvas, Denoiser
-from unmask.schedulers import confidence
+from unmask.decoding.loop import path_logp, unmask
+from unmask.decoding.protocols import Canvas, Denoiser
+from unmask.decoding.rows import Regime
+from unmask.schedulers.heuristics import confidence
 from unmask.theory.beam import beam_order
 from unmask.theory.claim import Claim, check
+from unmask.theory.claims_on_tables import table_claims
 from unmask.theory.enumerable import (
     block_correlation,
     conditionals,
@@ -41,7 +42,6 @@ from unmask.theory.orders import (
     worst_order,
 )
 from unmask.theory.states import choice_logp
-from unmask.theory.tables import table_claims
 
 FEW = 4
 ORDERS_DRAWN = 2048

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.protocols import Denoiser, Scheduler
-from unmask.schedulers import left_to_right
+from unmask.decoding.protocols import Denoiser, Scheduler
+from unmask.schedulers.heuristics import left_to_right
 from unmask.theory.lattice import revealed
 from unmask.theory.orders import all_orders, along, expected_return
 from unmask.theory.states import Start, choice_logp

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.protocols import Denoiser, Scheduler, View
-from unmask.schedulers import left_to_right
+from unmask.decoding.protocols import Denoiser, Scheduler, View
+from unmask.schedulers.heuristics import left_to_right
 from unmask.theory.states import Start, choice_logp
 
 MOST_HIDDEN = 16

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.decode import checked_scores, look
-from unmask.live import LiveRows, Regime
-from unmask.protocols import Denoiser, Scheduler, View
+from unmask.decoding.loop import checked_scores, look
+from unmask.decoding.protocols import Denoiser, Scheduler, View
+from unmask.decoding.rows import LiveRows, Regime
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,15 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from unmask.tasks.sudoku.grid import grid
-from unmask.tasks.sudoku.solver import (
-    MAX_GUESSES,
-    below,
-    candidates,
-    clear,
-    next_random,
-    put,
-    search,
-)
+from unmask.tasks.sudoku.solver import MAX_GUESSES, below, candidates, clear, next_random, put, search
 
 # A count, an inclusive range (low, high), the name of a histogram, or a histogram {clues: weight}.
 Clues = int | tuple[int, int] | str | Mapping[int, int | float]

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.protocols import Canvas
+from unmask.decoding.protocols import Canvas
 from unmask.tasks.sudoku.generate import DEFAULT_CLUES, HISTOGRAMS, clue_table, generate
 from unmask.tasks.sudoku.grid import grid
 from unmask.tasks.sudoku.symmetry import SPLITS, Symmetries, apply, random_symmetries, split_of

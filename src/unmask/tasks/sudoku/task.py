@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.protocols import Canvas, Verdict, View
+from unmask.decoding.protocols import Canvas, Verdict, View
 from unmask.tasks.sudoku.files import read_csv
 from unmask.tasks.sudoku.grid import pretty
 from unmask.tasks.sudoku.source import SudokuData

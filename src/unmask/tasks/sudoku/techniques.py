@@ -17,23 +17,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from unmask.tasks.sudoku.eliminations import (
-    locked_candidate,
-    naked_pair,
-    naked_triple,
-    unique_rectangle,
-    xy_wing,
-)
+from unmask.tasks.sudoku.eliminations import locked_candidate, naked_pair, naked_triple, unique_rectangle, xy_wing
 from unmask.tasks.sudoku.grid import Grid, as_boards, grid_of
-from unmask.tasks.sudoku.solver import (
-    bit_count,
-    candidates,
-    is_solution,
-    lowest_digit,
-    occupy,
-    put,
-    solve_many,
-)
+from unmask.tasks.sudoku.solver import bit_count, candidates, is_solution, lowest_digit, occupy, put, solve_many
 
 TECHNIQUES = (
     "naked_single",

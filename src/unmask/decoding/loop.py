@@ -1,0 +1,354 @@
+"""``unmask()``: the one loop that decodes, and the exact likelihood of a given order.
+
+Paper: "Unmasking procedure" and both cases of appendix "Unmasking schedules". At step ``t`` the denoiser prices the eligible
+positions of the live rows, ``i_t ∼ v(· | x̃^{(t−1)})`` is chosen by the scheduler's scores, and ``x̃_{i_t}`` becomes the denoiser's
+token, or the target's under teacher forcing. Any order is one block; semi-autoregressive decoding is several; left to right is a
+block per position; parallel decoding reveals a set ``B_k`` from one context.
+
+What the loop promises: a row's path never depends on the other rows (draws are hashes of the row's own seed); logits exist only for
+positions that may be revealed; a finished row costs nothing more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.decoding.draws import ORDER_NOISE, TOKEN_NOISE
+from unmask.decoding.plackett_luce import plackett_luce_logp
+from unmask.decoding.pricing import price
+from unmask.decoding.protocols import (
+    Canvas,
+    Denoiser,
+    Observe,
+    Path,
+    Scheduler,
+    States,
+    View,
+    computed,
+    focused,
+    needs_truth,
+    prices_all,
+)
+from unmask.decoding.rows import LiveRows, Regime
+
+
+@dataclass(frozen=True)
+class Step:
+    """What ``on_step`` is told: the view, its scores, what is revealed now and the canvas after it."""
+
+    view: View
+    scores: Float[Tensor, "b L"]
+    revealed: Bool[Tensor, "b L"]
+    tokens: Int[Tensor, "b L"]
+
+
+@torch.no_grad()
+def unmask(
+    denoiser: Denoiser,
+    scheduler: Scheduler,
+    tokens: Int[Tensor, "B L"],
+    regime: Regime = Regime(),  # noqa: B008
+    *,
+    target: Int[Tensor, "B L"] | None = None,
+    reference: Int[Tensor, "B L"] | None = None,
+    attention: Bool[Tensor, "B L"] | None = None,
+    region: Bool[Tensor, "B L"] | None = None,
+    candidates: Bool[Tensor, "B L"] | None = None,
+    seeds: Int[Tensor, "B"] | None = None,
+    generator: torch.Generator | None = None,
+    record: bool = True,
+    observe: Observe | None = None,
+    on_step: Callable[[Step], None] | None = None,
+    share: bool = False,
+) -> Path:
+    """Reveal every hidden position of ``tokens`` and return the path.
+
+    ``target`` forces the revealed tokens (teacher forcing); ``reference`` only lets oracles and records price the truth
+    (default: the target). ``attention`` is False on padding. ``region`` is where the answer stands (default: from the first to
+    the last hidden position); blocks and indices count inside it. ``candidates`` restricts what may be revealed: other hidden
+    positions stay hidden. ``seeds`` (or draws from ``generator``) make each row's randomness its own. ``record`` keeps every
+    state, ``observe`` adds tensors of its own to it. ``share`` prices equal canvases of a batch once.
+    """
+    began = time.perf_counter()
+    if seeds is None:
+        numbered = (
+            torch.arange(len(tokens))
+            if generator is None
+            else torch.randint(2**62, (len(tokens),), generator=generator)
+        )
+        seeds = numbered.to(tokens.device)
+    live = LiveRows(denoiser, tokens, regime, target, attention, region, candidates, seeds)
+    reference = target if reference is None else reference
+    length = tokens.shape[1]
+    calls, positions, denoiser_seconds, memory = denoiser.forwarded, computed(denoiser, length), 0.0, {}
+    log = _Log(tokens, live.hidden)
+    kept: list[dict[str, Tensor]] = []
+    observed: list[dict[str, Tensor]] = []
+
+    while len(live.rows):
+        quota = live.quota()
+        forward_began = time.perf_counter()
+        view = look(denoiser, live, scheduler, reference, memory, share)
+        denoiser_seconds += time.perf_counter() - forward_began
+        eligible = view.eligible
+        scores = checked_scores(scheduler, view)
+        keys = scores
+        if regime.order_temperature > 0:
+            keys = scores / regime.order_temperature + view.gumbel(ORDER_NOISE)
+        revealed = regime.pace(view, keys.masked_fill(~eligible, -torch.inf), quota)
+        chosen = drawn_tokens(view, regime) if target is None else torch.where(eligible, target[live.rows], live.tokens)
+        truth = reference[live.rows] if reference is not None else None
+        if record:
+            kept.append(_state(view, scores, revealed, truth))
+        if observe is not None:
+            observed.append(observe(view))
+        log.add(live, view, scores, keys, revealed, chosen, regime.order_temperature)
+        if on_step is not None:
+            on_step(Step(view, scores, revealed, torch.where(revealed, chosen, live.tokens)))
+        live.reveal(revealed, chosen)
+
+    return Path(
+        tokens=live.result,
+        order=log.order,
+        step=log.step,
+        logp=log.logp,
+        order_logp=log.order_logp,
+        score=log.score,
+        states=_join(kept, observed, reference is not None) if kept else None,
+        denoiser_calls=denoiser.forwarded - calls,
+        steps=live.step,
+        seconds=time.perf_counter() - began,
+        denoiser_seconds=denoiser_seconds,
+        positions=computed(denoiser, length) - positions,
+    )
+
+
+def unmask_canvas(
+    denoiser: Denoiser,
+    scheduler: Scheduler,
+    canvas: Canvas,
+    regime: Regime = Regime(),  # noqa: B008
+    *,
+    forced: bool = False,
+    priced: bool = True,
+    seeds: Int[Tensor, "B"] | None = None,
+    record: bool = True,
+    observe: Observe | None = None,
+    share: bool = False,
+) -> Path:
+    """:func:`unmask` of what a task hands out. ``forced`` reveals the truth; ``priced`` shows it to oracles and records."""
+    return unmask(
+        denoiser,
+        scheduler,
+        canvas.tokens,
+        regime,
+        target=canvas.target if forced else None,
+        reference=canvas.target if priced else None,
+        attention=canvas.attention,
+        region=canvas.region,
+        candidates=canvas.candidates,
+        seeds=seeds,
+        record=record,
+        observe=observe,
+        share=share,
+    )
+
+
+def look(
+    denoiser: Denoiser,
+    live: LiveRows,
+    scheduler: Scheduler,
+    reference: Int[Tensor, "B L"] | None,
+    memory: dict[Any, Any],
+    share: bool = False,
+) -> View:
+    """One forward of the live rows: all that ``scheduler`` may look at. ``prices_all`` and ``needs_truth`` say how much that is."""
+    if needs_truth(scheduler) and reference is None:
+        raise ValueError("this scheduler is an oracle: it needs the truth; pass target= or reference=")
+    eligible = live.eligible()
+    states = _states(denoiser, live, share)
+    row, position = torch.nonzero(live.hidden if prices_all(scheduler) else eligible, as_tuple=True)
+    return View(
+        denoiser=denoiser,
+        tokens=live.tokens,
+        attention=live.attention,
+        hidden=live.hidden,
+        eligible=eligible,
+        index=live.index,
+        place=live.place,
+        rows=live.rows,
+        step=live.step,
+        total=live.total,
+        states=states,
+        at=(row, position),
+        prices=price(denoiser.logits(states[row, position]), denoiser.forbidden_ids),
+        seeds=live.seeds,
+        reference=reference[live.rows] if needs_truth(scheduler) and reference is not None else None,
+        memory=memory,
+    )
+
+
+def checked_scores(scheduler: Scheduler, view: View) -> Float[Tensor, "b L"]:
+    """The scheduler's scores in float32, once they are known to be rankable."""
+    scores = scheduler(view)
+    if scores.shape != view.eligible.shape:
+        raise ValueError(
+            f"a scheduler must return scores of shape {tuple(view.eligible.shape)}, got {tuple(scores.shape)}"
+        )
+    scores = scores.float()
+    if bool(torch.isnan(scores[view.eligible]).any()):
+        raise ValueError("the scheduler returned NaN for an eligible position: expected a number that can be ranked")
+    # A finite floor keeps a position that scores −inf rankable above those that are not eligible at all, and finite still
+    # when it is divided by a small temperature.
+    return scores.clamp(min=-1e30, max=1e30)
+
+
+@torch.no_grad()
+def path_logp(
+    denoiser: Denoiser,
+    target: Int[Tensor, "B L"],
+    order: Int[Tensor, "B K"],
+    step: Int[Tensor, "B K"] | None = None,
+    *,
+    attention: Bool[Tensor, "B L"] | None = None,
+    rows_at_once: int = 256,
+) -> Float[Tensor, "B K"]:
+    """log p of each reveal of a given order, ``p_θ(x | σ) = Π_t p_θ^{i_t}(x_{i_t} | x̃^{(t−1)}(σ))``, its states batched together.
+
+    ``order`` is padded with −1. Without ``step`` each reveal is a step of its own; with it, reveals of one step are priced in
+    the same state (``p_θ(x | β)``). Equal states, of one row or several, are one forward.
+    """
+    batch, reveals = order.shape
+    live = order >= 0
+    step = torch.arange(reveals, device=order.device).expand_as(order) if step is None else step
+    when = torch.full_like(target, -1)
+    row, k = torch.nonzero(live, as_tuple=True)
+    if len(row) and int(torch.bincount(row * target.shape[1] + order[live]).max()) > 1:
+        raise ValueError("an order must not name a position twice")
+    when[row, order[live]] = step[live]
+    # The state of reveal k hides what is revealed at its step or later.
+    canvases = torch.where(when[row] >= step[live][:, None], denoiser.mask_id, target[row])
+    first, place = _distinct(canvases, None if attention is None else attention[row])
+    logp = target.new_zeros(batch, reveals, dtype=torch.float32)
+    by_state = place.argsort(stable=True)
+    ends = torch.bincount(place, minlength=len(first)).cumsum(0)
+    for start in range(0, len(first), rows_at_once):
+        stop = min(start + rows_at_once, len(first))
+        part = first[start:stop]
+        states = denoiser.hidden(canvases[part], None if attention is None else attention[row[part]])
+        asked = by_state[(int(ends[start - 1]) if start else 0) : int(ends[stop - 1])]
+        position = order[row[asked], k[asked]]
+        prices = price(denoiser.logits(states[place[asked] - start, position]), denoiser.forbidden_ids)
+        logp[row[asked], k[asked]] = prices.logp.gather(1, target[row[asked], position][:, None])[:, 0]
+    return logp
+
+
+class _Log:
+    """The path's ``[B, K]`` record, filled as rows reveal."""
+
+    def __init__(self, tokens: Int[Tensor, "B L"], hidden: Bool[Tensor, "b L"]) -> None:
+        shape = (len(tokens), int(hidden.sum(1).max()) if len(hidden) else 0)
+        self.order, self.step = (torch.full(shape, -1, dtype=torch.long, device=tokens.device) for _ in range(2))
+        self.logp, self.order_logp, self.score = (torch.zeros(shape, device=tokens.device) for _ in range(3))
+        self.count = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
+
+    def add(
+        self,
+        live: LiveRows,
+        view: View,
+        scores: Tensor,
+        keys: Tensor,
+        revealed: Bool[Tensor, "b L"],
+        chosen: Tensor,
+        temperature: float,
+    ) -> None:
+        count = revealed.sum(1)
+        most = int(count.max())
+        if most == 1:
+            position = revealed.int().argmax(1, keepdim=True)
+        else:
+            position = (
+                keys.masked_fill(~revealed, -torch.inf).sort(dim=1, descending=True, stable=True).indices[:, :most]
+            )
+        row, nth = torch.nonzero(torch.arange(most, device=count.device) < count[:, None], as_tuple=True)
+        where = position[row, nth]
+        to = (live.rows[row], self.count[live.rows[row]] + nth)
+        # Place of each canvas position in the packed prices.
+        packed = torch.zeros_like(view.tokens).index_put(view.at, torch.arange(len(view.at[0]), device=count.device))
+        self.order[to], self.step[to] = where, live.step
+        self.logp[to] = view.prices.logp[packed[row, where], chosen[row, where]]
+        self.score[to] = scores[row, where]
+        if temperature > 0:
+            drawn = plackett_luce_logp(scores.masked_fill(~view.eligible, -torch.inf) / temperature, position, count)
+            self.order_logp[to] = drawn[row, nth]
+        self.count[live.rows] += count
+
+
+def _states(denoiser: Denoiser, live: LiveRows, share: bool) -> Float[Tensor, "b L D"]:
+    tokens, attention = live.tokens, live.attention
+    if focused(denoiser):
+        # Its answer may depend on how a row came to be: equal canvases are not shared.
+        return denoiser.hidden(tokens, attention, live.focus())
+    if not share or len(tokens) == 1:
+        return denoiser.hidden(tokens, attention)
+    first, place = _distinct(tokens, attention)
+    if len(first) == len(tokens):
+        return denoiser.hidden(tokens, attention)
+    return denoiser.hidden(tokens[first], None if attention is None else attention[first])[place]
+
+
+def _distinct(
+    tokens: Int[Tensor, "b L"], attention: Bool[Tensor, "b L"] | None
+) -> tuple[Int[Tensor, "u"], Int[Tensor, "b"]]:
+    """Representatives of equal rows, and which representative stands for each row."""
+    rows = tokens if attention is None else torch.where(attention, tokens, -1)
+    _, place, counts = torch.unique(rows, dim=0, return_inverse=True, return_counts=True)
+    first = torch.full_like(counts, len(rows)).scatter_reduce(
+        0, place, torch.arange(len(rows), device=rows.device), "amin", include_self=True
+    )
+    return first, place
+
+
+def drawn_tokens(view: View, regime: Regime) -> Int[Tensor, "b L"]:
+    """The token that each priced position would get: the likeliest, or a draw at the token temperature within ``top_p``."""
+    if regime.token_temperature == 0:
+        return view.best
+    logp = (view.prices.logp / regime.token_temperature).log_softmax(1)
+    p, token = logp.double().exp().sort(dim=1, descending=True, stable=True)
+    before = p.cumsum(1) - p
+    p = p.masked_fill(before >= regime.top_p, 0.0)
+    ladder = p.cumsum(1)
+    draw = view.uniform(TOKEN_NOISE)[view.at][:, None].double() * ladder[:, -1:]
+    nth = torch.searchsorted(ladder, draw, right=True).clamp(max=p.shape[1] - 1)
+    return view.tokens.index_put(view.at, token.gather(1, nth)[:, 0])
+
+
+def _state(view: View, scores: Tensor, revealed: Tensor, truth: Tensor | None) -> dict[str, Tensor]:
+    state = {
+        "row": view.rows,
+        "step": torch.full_like(view.rows, view.step),
+        "tokens": view.tokens,
+        "eligible": view.eligible,
+        "revealed": revealed,
+        "scores": scores.masked_fill(~view.eligible, -torch.inf),
+        "confidence": view.confidence,
+        "margin": view.margin,
+        "entropy": view.entropy,
+        "best": view.best,
+    }
+    if truth is not None:
+        state["target_logp"] = view.dense(view.prices.logp.gather(1, truth[view.at][:, None])[:, 0])
+    return state
+
+
+def _join(kept: list[dict[str, Tensor]], observed: list[dict[str, Tensor]], priced: bool) -> States:
+    fields = {name: torch.cat([state[name] for state in kept]) for name in kept[0]}
+    extra = {name: torch.cat([state[name] for state in observed]) for name in observed[0]} if observed else {}
+    return States(**(fields if priced else {**fields, "target_logp": None}), observed=extra)

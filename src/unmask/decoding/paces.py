@@ -1,0 +1,126 @@
+"""How many positions per step: rules that turn keys ``[b, L]`` into a set to reveal, one row never touching another.
+
+``keys`` rank a row's eligible positions as the scheduler (and its temperature) wants them, −inf elsewhere; ``quota`` is what the
+step budget asks for. Walking down the keys, ``p̂_(n)`` and ``H_(n)`` belong to the n-th position. Every rule reveals at least one
+position of a row that has any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.decoding.draws import BERNOULLI_NOISE
+from unmask.decoding.protocols import Pace, View
+from unmask.runs.names import EntryPoints, build
+
+
+def top(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+    """The best ``quota`` of each row: the fixed top-b of L–B–T decoding, one position when there is no step budget."""
+    if int(quota.max()) == 1:
+        return torch.zeros_like(view.eligible).scatter(1, keys.argmax(1, keepdim=True), True) & view.eligible
+    return _first(quota, keys) & view.eligible
+
+
+def threshold(p: float = 0.9) -> Pace:
+    """{p̂ > p}; the best one in rows where nobody passes."""
+
+    def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+        sure = view.eligible & (view.confidence.exp() > p)
+        return sure | (_best(view, keys) & ~sure.any(1, keepdim=True))
+
+    return rule
+
+
+def factor(f: float = 1.0) -> Pace:
+    """Accept the n-th while p̂_(n) ≥ 1 − f/(n+1) (Fast-dLLM)."""
+
+    def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+        order = _ranking(keys)
+        n = torch.arange(1, keys.shape[1] + 1, device=keys.device)
+        accepted = (view.confidence.exp().gather(1, order) >= 1 - f / (n + 1)).long().cumprod(1)
+        return _first(accepted.sum(1).clamp(min=1), keys) & view.eligible
+
+    return rule
+
+
+def entropy_bound(gamma: float = 0.1) -> Pace:
+    """The largest k with Σ_{n≤k} H_(n) − max_{n≤k} H_(n) ≤ γ: a bound on what the set's tokens tell about each other."""
+
+    def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+        entropy = view.entropy.masked_fill(~view.eligible, torch.inf).gather(1, _ranking(keys))
+        joint = entropy.cumsum(1) - entropy.cummax(1).values
+        # inf − inf is NaN past the last eligible position, and NaN ≤ γ is False: the walk ends there.
+        accepted = (joint <= gamma).long().cumprod(1)
+        return _first(accepted.sum(1).clamp(min=1), keys) & view.eligible
+
+    return rule
+
+
+def kl_stable(p: float = 0.9, epsilon: float = 0.01, steps: int = 2) -> Pace:
+    """KLASS: p̂ > p and KL(p_t‖p_{t−1}) < ε over the last ``steps`` steps; top-b in rows where nobody passes."""
+
+    def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+        history = view.memory.setdefault("kl_stable", {})
+        logp, position = view.prices.logp, (view.rows[view.at[0]], view.at[1])
+        if "logp" not in history:
+            shape = (int(view.rows.max()) + 1, view.tokens.shape[1])
+            history["logp"] = logp.new_zeros(*shape, logp.shape[1])
+            history["calm"] = torch.zeros(shape, dtype=torch.long, device=logp.device)
+            history["seen"] = torch.zeros(shape, dtype=torch.bool, device=logp.device)
+        before = history["logp"][position]
+        ratio = (logp - before).masked_fill(logp == -torch.inf, 0.0)
+        calm = ((logp.exp() * ratio).sum(1) < epsilon) & history["seen"][position]
+        run = torch.where(calm, history["calm"][position] + 1, 0)
+        history["logp"][position], history["calm"][position], history["seen"][position] = logp, run, True
+        stable = view.dense((run >= steps).float(), 0.0) > 0
+        sure = view.eligible & stable & (view.confidence.exp() > p)
+        return sure | (top(view, keys, quota) & ~sure.any(1, keepdim=True))
+
+    return rule
+
+
+def dilated(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+    """The coarsest power-of-two stride inside the block that still has hidden positions: far neighbours first, together."""
+    place = view.place.clamp(min=0)
+    # The largest power of two that divides a place; place 0 goes with the coarsest stride of the row's blocks.
+    stride = place & -place
+    stride = torch.where(place == 0, stride.amax(1, keepdim=True), stride).masked_fill(~view.eligible, -1)
+    coarsest = stride.amax(1, keepdim=True)
+    return view.eligible & (stride == coarsest)
+
+
+def bernoulli(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+    """A coin for every position, which reveals it with probability σ(key); the best one in rows where none falls (Jazbec et al.).
+
+    Keys are read as logits, which a policy trained for it gives.
+    """
+    fell = view.eligible & (view.uniform(BERNOULLI_NOISE) < keys.sigmoid())
+    return fell | (_best(view, keys) & ~fell.any(1, keepdim=True))
+
+
+PACES: Mapping[str, Callable[..., Pace]] = EntryPoints("unmask.paces")
+"""Name → the rule, or a function of its options."""
+
+
+def load_pace(spec: str) -> Pace:
+    """A rule for how many per step, by name, with options after colons: ``threshold:p=0.8``."""
+    return build(spec, PACES, "pace")
+
+
+def _ranking(keys: Float[Tensor, "b L"]) -> Int[Tensor, "b L"]:
+    """Positions from the best key to the worst, ties by index."""
+    return keys.sort(dim=1, descending=True, stable=True).indices
+
+
+def _first(count: Int[Tensor, "b"], keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
+    """The ``count`` best positions of each row."""
+    rank = torch.arange(keys.shape[1], device=keys.device)
+    return torch.zeros_like(keys, dtype=torch.bool).scatter(1, _ranking(keys), rank < count[:, None])
+
+
+def _best(view: View, keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
+    return torch.zeros_like(view.eligible).scatter(1, keys.argmax(1, keepdim=True), True) & view.eligible

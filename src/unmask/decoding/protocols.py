@@ -1,0 +1,351 @@
+"""The nouns of the library: what is plugged in (Denoiser, Scheduler, Pace, Task), and what flows between (View, Path).
+
+Axis letters, everywhere: ``B`` canvases, ``b`` of them still live, ``L`` positions, ``V`` vocabulary, ``D`` width, ``K`` reveals
+of the longest row, ``N`` positions priced in one step, ``S`` states of all rows. Boolean tensors are adjectives: *hidden*,
+*eligible*, *live*. Log-probabilities end in ``_logp``.
+
+A canvas is a row of tokens in which ``mask_id`` marks what is hidden. At each step the denoiser prices the eligible positions,
+a scheduler scores them, a pace says how many go, and their tokens are revealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, TypeGuard, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.decoding.draws import counter_uniform
+from unmask.decoding.pricing import Prices
+
+
+@runtime_checkable
+class Denoiser(Protocol):
+    """A frozen masked language model. ``hidden`` and ``logits`` are two calls so that only eligible positions pay for a head.
+
+    ``hidden(tokens, attention)[:, i]`` is the state that predicts position ``i``: a model that predicts its right neighbour
+    shifts inside ``hidden``. ``attention`` is False on padding, which must change nothing. ``forbidden_ids`` are never
+    revealed (the mask at least). ``forwarded`` counts the canvases that went through ``hidden``.
+    """
+
+    forwarded: int
+
+    @property
+    def mask_id(self) -> int: ...
+    @property
+    def pad_id(self) -> int | None: ...
+    @property
+    def end_ids(self) -> tuple[int, ...]: ...
+    @property
+    def forbidden_ids(self) -> tuple[int, ...]: ...
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
+    ) -> Float[Tensor, "B L D"]: ...
+    def logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]: ...
+
+
+@dataclass(frozen=True)
+class Focus:
+    """Where a decoding stands, for denoisers that compute less where nothing can be revealed.
+
+    ``rows`` are names that the rows keep until the decoding ends; ``block`` is the number of each row's current block and
+    ``active`` its positions, revealed ones included. Step 0 begins a decoding.
+    """
+
+    rows: Int[Tensor, "b"]
+    block: Int[Tensor, "b"]
+    active: Bool[Tensor, "b L"]
+    step: int
+
+    def doubled(self) -> Focus:
+        """Of two canvases per row, all first ones before all second ones: each has a name of its own."""
+        return Focus(
+            torch.cat([2 * self.rows, 2 * self.rows + 1]), self.block.repeat(2), self.active.repeat(2, 1), self.step
+        )
+
+
+class FocusedDenoiser(Denoiser, Protocol):
+    """A denoiser that wants to be told where the decoding stands. Without ``focus`` its answer depends on the canvas alone."""
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
+    ) -> Float[Tensor, "B L D"]: ...
+
+
+def focused(denoiser: Denoiser) -> TypeGuard[FocusedDenoiser]:
+    """Whether ``denoiser`` has the optional attribute ``focused``, and it is true."""
+    return bool(getattr(denoiser, "focused", False))
+
+
+def computed(denoiser: Denoiser, length: int) -> int:
+    """Positions that went through the denoiser: its own count, or every position of its canvases of this length."""
+    return getattr(denoiser, "computed", denoiser.forwarded * length)
+
+
+@dataclass(frozen=True)
+class View:
+    """All a scheduler may look at: the live rows of one step. Dense properties are ``[b, L]``, −inf where nothing was priced.
+
+    ``rows`` are the live rows' indices in the caller's batch; ``index`` the place of each position inside its row's region
+    (−1 outside), ``place`` the same inside its block; ``at`` the (row, position) pairs that were priced, in row-major order;
+    ``step`` the number of steps taken. ``reference`` is None except for oracles. ``memory`` lives as long as the
+    decoding, for rules that look back.
+    """
+
+    denoiser: Denoiser
+    tokens: Int[Tensor, "b L"]
+    attention: Bool[Tensor, "b L"] | None
+    hidden: Bool[Tensor, "b L"]
+    eligible: Bool[Tensor, "b L"]
+    index: Int[Tensor, "b L"]
+    place: Int[Tensor, "b L"]
+    rows: Int[Tensor, "b"]
+    step: int
+    total: Int[Tensor, "b"]
+    states: Float[Tensor, "b L D"]
+    at: tuple[Int[Tensor, "N"], Int[Tensor, "N"]]
+    prices: Prices
+    seeds: Int[Tensor, "b"]
+    reference: Int[Tensor, "b L"] | None = None
+    memory: dict[Any, Any] = field(default_factory=dict)
+
+    def dense(self, packed: Float[Tensor, "N"], fill: float = -torch.inf) -> Float[Tensor, "b L"]:
+        """Spread packed values over the canvas."""
+        return packed.new_full(self.tokens.shape, fill).index_put(self.at, packed)
+
+    @cached_property
+    def confidence(self) -> Float[Tensor, "b L"]:
+        return self.dense(self.prices.confidence)
+
+    @cached_property
+    def margin(self) -> Float[Tensor, "b L"]:
+        return self.dense(self.prices.margin)
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, "b L"]:
+        """+inf where nothing was priced: an unpriced position is the least certain."""
+        return self.dense(self.prices.entropy, torch.inf)
+
+    @cached_property
+    def best(self) -> Int[Tensor, "b L"]:
+        """The likeliest token of each priced position; the canvas elsewhere."""
+        return self.tokens.index_put(self.at, self.prices.best)
+
+    @cached_property
+    def reference_logp(self) -> Float[Tensor, "b L"] | None:
+        """log p(x*_i | s) of each priced position, for oracles and rewards."""
+        if self.reference is None:
+            return None
+        return self.dense(self.prices.logp.gather(1, self.reference[self.at][:, None])[:, 0])
+
+    @cached_property
+    def remaining(self) -> Int[Tensor, "b"]:
+        return self.hidden.sum(1)
+
+    def uniform(self, purpose: int) -> Float[Tensor, "b L"]:
+        """Numbers in (0, 1) that depend only on the row's seed, the step, the purpose and the index in the region.
+
+        Neither the other rows nor padding, which moves a position but not its index, change them.
+        """
+        return counter_uniform(self.seeds[:, None], self.step, purpose, self.index)
+
+    def gumbel(self, purpose: int) -> Float[Tensor, "b L"]:
+        return -torch.log(-torch.log(self.uniform(purpose)))
+
+
+@runtime_checkable
+class Scheduler(Protocol):
+    """Scores positions: the higher, the sooner. A plain function will do; :func:`scheduler` declares what one needs."""
+
+    def __call__(self, view: View, /) -> Float[Tensor, "b L"]: ...
+
+
+@dataclass(frozen=True)
+class DeclaredScheduler:
+    """A scoring function and what it needs: ``needs_truth`` (the view carries the reference), ``prices_all`` (every hidden
+    position is priced, not only the eligible ones)."""
+
+    score: Callable[[View], Float[Tensor, "b L"]]
+    needs_truth: bool = False
+    prices_all: bool = False
+
+    def __call__(self, view: View) -> Float[Tensor, "b L"]:
+        return self.score(view)
+
+
+def scheduler(*, needs_truth: bool = False, prices_all: bool = False) -> Callable[[Scheduler], DeclaredScheduler]:
+    """Declares what a scoring function needs: ``@scheduler(needs_truth=True)`` above it."""
+    return lambda score: DeclaredScheduler(score, needs_truth, prices_all)
+
+
+def needs_truth(scheduler: Scheduler) -> bool:
+    return bool(getattr(scheduler, "needs_truth", False))
+
+
+def prices_all(scheduler: Scheduler) -> bool:
+    return bool(getattr(scheduler, "prices_all", False))
+
+
+def rescored(inner: Scheduler, score: Callable[[View], Float[Tensor, "b L"]]) -> DeclaredScheduler:
+    """``score``, which calls ``inner``, with the needs that ``inner`` declares."""
+    return DeclaredScheduler(score, needs_truth(inner), prices_all(inner))
+
+
+@runtime_checkable
+class Pace(Protocol):
+    """How many at once: from a view, the keys that rank its eligible positions and the step's quota, the set to reveal.
+
+    Every row with an eligible position reveals at least one; rows do not influence each other.
+    """
+
+    def __call__(self, view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"], /) -> Bool[Tensor, "b L"]: ...
+
+
+@dataclass(frozen=True)
+class States:
+    """Every state that a decoding visited, flat: what rewards, training and viewers need, so that nobody runs the denoiser again.
+
+    ``keys`` are the scores after division by the temperature; ``target_logp`` prices *all* candidates of the state.
+    ``observed`` holds what the caller's ``observe`` returned, by name.
+    """
+
+    row: Int[Tensor, "S"]
+    step: Int[Tensor, "S"]
+    tokens: Int[Tensor, "S L"]
+    eligible: Bool[Tensor, "S L"]
+    revealed: Bool[Tensor, "S L"]
+    scores: Float[Tensor, "S L"]
+    confidence: Float[Tensor, "S L"]
+    margin: Float[Tensor, "S L"]
+    entropy: Float[Tensor, "S L"]
+    best: Int[Tensor, "S L"]
+    target_logp: Float[Tensor, "S L"] | None
+    observed: dict[str, Tensor]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True)
+class Path:
+    """The record of one decoding of ``B`` canvases; −1 and 0 pad rows with fewer than ``K`` reveals.
+
+    ``order[r, k]`` is the position revealed ``k``-th, ``step[r, k]`` the step it fell in (several share a step when the
+    decoding is parallel). ``logp`` is log p of the revealed token under the denoiser; under teacher forcing its row sum is
+    log p(x | σ). ``order_logp`` is log v of the choice at the order's temperature (0 for a greedy order). ``denoiser_calls``
+    counts canvases, ``positions`` what was computed of them: a cache computes fewer than all.
+    """
+
+    tokens: Int[Tensor, "B L"]
+    order: Int[Tensor, "B K"]
+    step: Int[Tensor, "B K"]
+    logp: Float[Tensor, "B K"]
+    order_logp: Float[Tensor, "B K"]
+    score: Float[Tensor, "B K"]
+    states: States | None
+    denoiser_calls: int
+    steps: int
+    seconds: float
+    denoiser_seconds: float
+    positions: int = 0
+
+    @property
+    def reveals(self) -> Int[Tensor, "B"]:
+        return (self.order >= 0).sum(1)
+
+    @property
+    def path_logp(self) -> Float[Tensor, "B"]:
+        """log p(x | σ): the sum of what the denoiser gave to each revealed token (Eq. monte_carlo_return)."""
+        return self.logp.sum(1)
+
+    @property
+    def rank(self) -> Int[Tensor, "B L"]:
+        """The place of each position in the order, −1 where it was given."""
+        rank = torch.full_like(self.tokens, -1)
+        row, k = torch.nonzero(self.order >= 0, as_tuple=True)
+        rank[row, self.order[row, k]] = k
+        return rank
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """What a task hands to the loop: partly hidden tokens, their truth, and where the answer stands."""
+
+    tokens: Int[Tensor, "B L"]
+    target: Int[Tensor, "B L"]
+    region: Bool[Tensor, "B L"] | None = None
+    attention: Bool[Tensor, "B L"] | None = None
+    candidates: Bool[Tensor, "B L"] | None = None
+
+    def rows(self, rows: slice | Tensor) -> Canvas:
+        """Some of the canvases, by a slice, indices or a boolean tensor."""
+        return Canvas(*(None if x is None else x[rows] for x in vars(self).values()))  # pyright: ignore
+
+    def repeated(self, group: int) -> Canvas:
+        """Every canvas ``group`` times, copies next to each other."""
+        return Canvas(*(None if x is None else x.repeat_interleave(group, dim=0) for x in vars(self).values()))  # pyright: ignore
+
+    def answer(self, mask_id: int) -> Bool[Tensor, "B L"]:
+        """Where something is to be revealed: what is hidden, but for hidden positions that are no candidates."""
+        hidden = self.tokens == mask_id
+        return hidden if self.candidates is None else hidden & self.candidates
+
+    def to(self, device: torch.device | str) -> Canvas:
+        return Canvas(*(None if x is None else x.to(device) for x in vars(self).values()))  # pyright: ignore
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``exact``: the answer is right as a whole; ``share``: the part of it that is right."""
+
+    exact: Bool[Tensor, "B"]
+    share: Float[Tensor, "B"]
+
+    @classmethod
+    def of(cls, tokens: Int[Tensor, "B L"], target: Int[Tensor, "B L"], asked: Bool[Tensor, "B L"]) -> Verdict:
+        """Token by token, where it was asked for."""
+        share = ((tokens == target) & asked).sum(1) / asked.sum(1)
+        return cls(exact=share == 1, share=share)
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A finite set of problems: canvases, their truth, a verifier, a stratum for each, and how to draw an answer."""
+
+    @property
+    def name(self) -> str: ...
+    def __len__(self) -> int: ...
+    def canvas(self, rows: Sequence[int]) -> Canvas: ...
+    def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict: ...
+    def stratum(self, row: int) -> str: ...
+    def draw(self, row: int, tokens: Int[Tensor, "L"]) -> str: ...
+
+
+Judge = Callable[[Int[Tensor, "B L"], Int[Tensor, "B L"]], Bool[Tensor, "B"]]
+"""``judge(target, tokens)``: which finished canvases answer their problems right. There may be other answers than the target."""
+
+
+@runtime_checkable
+class Problems(Protocol):
+    """What a run trains on, made for one denoiser. Called with a step and a count it gives that step's canvases, always the same.
+
+    ``held_out`` are other problems, for choosing and measuring; ``which`` is a preset's ``validation`` and means what the kind of
+    data says. ``fixed`` is every training canvas at once, for the second stage; ``vary``, where it is not None, shows canvases
+    and their orders under symmetries (:data:`unmask.training.denoiser.path_masks.Vary`). ``judge``, where it is not None, says which answers to the
+    training canvases are right; where it is, only the target is.
+    """
+
+    @property
+    def vary(self) -> Callable[..., Any] | None: ...
+    @property
+    def judge(self) -> Judge | None: ...
+    def __call__(self, step: int, count: int, /) -> Canvas: ...
+    def held_out(self, count: int, which: str | None = None) -> Task: ...
+    def fixed(self) -> Canvas: ...
+
+
+Observe = Callable[[View], dict[str, Tensor]]

@@ -1,0 +1,202 @@
+"""The rows that are still being decoded: canvases, blocks and step budgets, L–B–T.
+
+``b`` live rows of ``B``, ``L`` positions, ``M`` blocks. A row that has nothing left to reveal leaves: it costs nothing more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from unmask.decoding.paces import top
+from unmask.decoding.protocols import Denoiser, Focus, Pace
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How to decode, whatever the scheduler: L–B–T and temperatures.
+
+    ``block``: positions per block (None: one block, any order). ``steps``: the budget T for the whole region, spread evenly
+    (None: one reveal per step). ``order_temperature`` τ: 0 takes the best score, otherwise i ∼ softmax(scores/τ), several at
+    once by Plackett–Luce. ``token_temperature`` and ``top_p``: 0 takes the likeliest token. ``stop_at_end``: a row ends when
+    everything before its first end token is revealed.
+    """
+
+    block: int | None = None
+    steps: int | None = None
+    pace: Pace = top
+    order_temperature: float = 0.0
+    token_temperature: float = 0.0
+    top_p: float = 1.0
+    stop_at_end: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("block", "steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        for name in ("order_temperature", "token_temperature"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+
+
+class LiveRows:
+    """The live rows of one decoding: their canvases, blocks and budgets. Finished rows are written to ``result`` and leave."""
+
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        tokens: Int[Tensor, "B L"],
+        regime: Regime,
+        target: Int[Tensor, "B L"] | None,
+        attention: Bool[Tensor, "B L"] | None,
+        region: Bool[Tensor, "B L"] | None,
+        candidates: Bool[Tensor, "B L"] | None,
+        seeds: Int[Tensor, "B"],
+    ) -> None:
+        batch, length = tokens.shape
+        for name, tensor in (
+            ("target", target),
+            ("attention", attention),
+            ("region", region),
+            ("candidates", candidates),
+        ):
+            if tensor is not None and tensor.shape != tokens.shape:
+                raise ValueError(
+                    f"{name} must have the shape of the tokens {tuple(tokens.shape)}, got {tuple(tensor.shape)}"
+                )
+        hidden = tokens == denoiser.mask_id
+        if attention is not None:
+            hidden = hidden & attention
+        if region is None:
+            region = (hidden.long().cumsum(1) > 0) & (hidden.long().flip(1).cumsum(1).flip(1) > 0)
+        hidden = hidden if candidates is None else hidden & candidates
+        if bool((hidden & ~region).any()):
+            raise ValueError(
+                "a hidden position lies outside the region: extend the region, or leave it out of the candidates"
+            )
+        if target is not None and bool((target[hidden] == denoiser.mask_id).any()):
+            raise ValueError(
+                "the target has a mask where the canvas is hidden: teacher forcing needs a complete target"
+            )
+        self.result = tokens.clone()
+        self.tokens, self.hidden, self.attention = tokens.clone(), hidden, attention
+        self.index = torch.where(region, region.long().cumsum(1) - 1, -1)
+        block = regime.block or max(1, length)
+        self.block = torch.where(region, self.index // block, length)
+        self.place = torch.where(region, self.index % block, -1)
+        self.rows = torch.arange(batch, device=tokens.device)
+        self.total = hidden.sum(1)
+        self.step = 0
+        self.seeds = seeds
+        self.size = torch.zeros(
+            batch, max(1, int(self.index.max()) // block + 1), dtype=torch.long, device=tokens.device
+        )
+        self.size.scatter_add_(1, self.block.clamp(max=self.size.shape[1] - 1), hidden.long())
+        self.budget = self.size if regime.steps is None else spread(self.size, regime.steps)
+        self.block_step = torch.zeros_like(self.total)
+        self._found: Int[Tensor, "b"] | None = None
+        self.ends = torch.tensor(denoiser.end_ids, dtype=torch.long, device=tokens.device)
+        self.stops = regime.stop_at_end and target is None and len(self.ends) > 0
+        self.filler = denoiser.pad_id if denoiser.pad_id is not None else (denoiser.end_ids or (denoiser.mask_id,))[0]
+        self._retire()
+
+    def eligible(self) -> Bool[Tensor, "b L"]:
+        return self.hidden & (self.block == self._current()[:, None])
+
+    def focus(self) -> Focus:
+        current = self._current()
+        return Focus(self.rows, current, self.block == current[:, None], self.step)
+
+    def quota(self) -> Int[Tensor, "b"]:
+        """n // T, and one more in the first n % T steps of a block of n positions and T steps."""
+        current = self._current()[:, None]
+        size, budget = (x.gather(1, current)[:, 0] for x in (self.size, self.budget))
+        return size // budget + (self.block_step < size % budget)
+
+    def reveal(self, revealed: Bool[Tensor, "b L"], chosen: Int[Tensor, "b L"]) -> None:
+        before = self._current()
+        self.tokens = torch.where(revealed, chosen, self.tokens)
+        self.hidden = self.hidden & ~revealed
+        self.step += 1
+        if self.stops:
+            self._stop_at_end()
+        self._found = None
+        self.block_step = torch.where(self._current() == before, self.block_step + 1, 0)
+        self._retire()
+
+    def _current(self) -> Int[Tensor, "b"]:
+        """The number of each row's first block that hides something. Found once, until ``hidden`` changes."""
+        if self._found is None:
+            last = self.size.shape[1] - 1
+            self._found = self.block.masked_fill(~self.hidden, last + 1).amin(1).clamp(max=last)
+        return self._found
+
+    def _stop_at_end(self) -> None:
+        """Where the first end token has nothing hidden before it, the rest of the row is padding."""
+        length = self.tokens.shape[1]
+        inside = self.index >= 0
+        ends = torch.isin(self.tokens, self.ends) & inside & ~self.hidden
+        first_end = self.index.masked_fill(~ends, length).amin(1)
+        first_hidden = self.index.masked_fill(~self.hidden, length).amin(1)
+        over = (first_end < first_hidden)[:, None] & self.hidden
+        self.tokens = self.tokens.masked_fill(over, self.filler)
+        self.hidden = self.hidden & ~over
+
+    def _retire(self) -> None:
+        live = self.hidden.any(1)
+        if bool(live.all()):
+            return
+        self.result[self.rows[~live]] = self.tokens[~live]
+        for name in (
+            "tokens",
+            "hidden",
+            "index",
+            "block",
+            "place",
+            "rows",
+            "total",
+            "seeds",
+            "size",
+            "budget",
+            "block_step",
+        ):
+            setattr(self, name, getattr(self, name)[live])
+        if self.attention is not None:
+            self.attention = self.attention[live]
+        self._found = None
+
+
+def spread(count: Int[Tensor, "B M"], steps: int) -> Int[Tensor, "B M"]:
+    """Share a budget of steps among the blocks of each row in proportion to what they hide: ≥ 1 and ≤ count each.
+
+    A block that hides nothing gets no step. The largest remainders get what is left over, the earlier block first.
+    """
+    filled = (count > 0).sum(1)
+    if int(filled.max()) > steps:
+        raise ValueError(
+            f"a budget of {steps} steps is too small for {int(filled.max())} blocks: each needs at least one"
+        )
+    total = count.sum(1, keepdim=True)
+    budget = total.clamp(max=steps)
+    # In integers, scaled by the total: rounded quotients would break ties between equal remainders.
+    exact = budget * count
+    share = (exact // total.clamp(min=1)).clamp(min=1).minimum(count)
+    remainder = exact - share * total
+    most = torch.iinfo(remainder.dtype).max
+    for _ in range(count.shape[1]):
+        spare = budget[:, 0] - share.sum(1)
+        give = remainder.masked_fill(share >= count, -most).argmax(1, keepdim=True)
+        take = remainder.masked_fill(share <= 1, most).argmin(1, keepdim=True)
+        change = torch.zeros_like(share)
+        change.scatter_add_(1, give, (spare > 0).long()[:, None])
+        change.scatter_add_(1, take, -(spare < 0).long()[:, None])
+        if not bool(change.any()):
+            break
+        share, remainder = share + change, remainder - change * total
+    return share

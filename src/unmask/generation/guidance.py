@@ -1,0 +1,253 @@
+"""Denoisers around denoisers: classifier-free guidance, and what happens to end tokens and padding.
+
+Shapes: ``B`` canvases, ``L`` positions, ``D`` the width of the denoiser's states, ``E`` that of the states around them, ``N``
+positions that get logits, ``V`` vocabulary; ``b`` live rows.
+
+What is done to a distribution depends on the canvas alone, never on what was called before: rows may leave, be repeated or be
+tried ahead of time, and every scheduler, pace and temperature sees the same numbers. What a position's logits need to know besides
+its state travels with the state, in further channels.
+
+* ``Guided``: logits = u + (scale + 1)·(c − u), where c sees the prompt and u has masks in its place, as LLaDA has it. Two forwards.
+* ``Ending``: padding is never revealed; end tokens are damped, or forbidden before a least length, or altogether.
+* ``ends_last``: end tokens wait until nothing else is left to reveal.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.decoding.loop import drawn_tokens
+from unmask.decoding.protocols import Denoiser, Focus, Scheduler, View, computed, focused, rescored
+from unmask.decoding.rows import Regime
+
+ENDS = ("allow", "damp", "suppress")
+"""What to do with end tokens: nothing; make them less likely while little is revealed; let them wait for everything else."""
+NEVER = -1e4
+"""A log-factor that stands for probability 0 and that every floating-point type can hold."""
+
+
+class Around(ABC):
+    """A denoiser that asks another one, and counts what that costs."""
+
+    def __init__(self, inner: Denoiser) -> None:
+        self.inner = inner
+        self.forwarded = 0
+        self.computed = 0
+
+    @property
+    def mask_id(self) -> int:
+        return self.inner.mask_id
+
+    @property
+    def pad_id(self) -> int | None:
+        return self.inner.pad_id
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        return self.inner.end_ids
+
+    @property
+    def forbidden_ids(self) -> tuple[int, ...]:
+        return self.inner.forbidden_ids
+
+    @property
+    def config(self) -> Any:
+        return getattr(self.inner, "config", None)
+
+    @property
+    def device(self) -> torch.device:
+        return getattr(self.inner, "device", torch.device("cpu"))
+
+    @property
+    def focused(self) -> bool:
+        """Whether the inner denoiser wants to know where the decoding stands."""
+        return focused(self.inner)
+
+    def ask(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
+    ) -> Float[Tensor, "B L E"]:
+        """The inner denoiser's states; every canvas that it forwards is counted here too."""
+        with self.counted(tokens.shape[1]):
+            inner = self.inner
+            return inner.hidden(tokens, attention, focus) if focused(inner) else inner.hidden(tokens, attention)
+
+    @contextmanager
+    def counted(self, length: int) -> Iterator[None]:
+        """What the inner denoiser does meanwhile is this one's cost."""
+        forwarded, positions = self.inner.forwarded, computed(self.inner, length)
+        yield
+        self.forwarded += self.inner.forwarded - forwarded
+        self.computed += computed(self.inner, length) - positions
+
+    @abstractmethod
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
+    ) -> Float[Tensor, "B L E"]: ...
+
+    @abstractmethod
+    def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]: ...
+
+    @abstractmethod
+    def states(self, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
+        """The states of the innermost denoiser on the canvas as it is."""
+
+
+class Through(Around):
+    """Says what the other one says: the ground of wrappers that change something else."""
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
+    ) -> Float[Tensor, "B L E"]:
+        return self.ask(tokens, attention, focus)
+
+    def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]:
+        return self.inner.logits(hidden)
+
+    def states(self, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
+        return hidden
+
+
+class Guided(Around):
+    """Classifier-free guidance: what the prompt, the columns before ``start``, adds to the logits is taken ``scale`` times more."""
+
+    def __init__(self, inner: Denoiser, scale: float, start: int) -> None:
+        super().__init__(inner)
+        if not 0 <= scale < torch.inf:
+            raise ValueError(f"the scale of the guidance must be a number of at least 0, got {scale}")
+        self.scale, self.start = scale, start
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
+    ) -> Float[Tensor, "B L E"]:
+        """The states with the prompt, and beside them those with masks in its place. Padding stays padding in both."""
+        prompt = torch.arange(tokens.shape[1], device=tokens.device) < self.start
+        both = torch.cat([tokens, tokens.masked_fill(prompt, self.mask_id)])
+        masked = None if attention is None else torch.cat([attention, attention])
+        states = self.ask(both, masked, None if focus is None else focus.doubled())
+        return torch.cat(states.chunk(2), dim=-1)
+
+    def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]:
+        with_prompt, without = (self.inner.logits(half).float() for half in hidden.chunk(2, dim=-1))
+        return without + (self.scale + 1) * (with_prompt - without)
+
+    def states(self, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
+        return _innermost(self.inner, hidden.chunk(2, dim=-1)[0])
+
+
+class Ending(Around):
+    """Which end tokens may be revealed where, and how readily. Padding that is no end token is never revealed.
+
+    ``floor`` g: the probability of each end token is multiplied by g + (1 − g)·t/T, where t/T is the share of the ``length``
+    positions from ``start`` on that is revealed, and the distribution normalised again. ``least``: no end token in the first
+    ``least`` of them. ``forbid``: no end token at all.
+    """
+
+    def __init__(
+        self,
+        inner: Denoiser,
+        start: int = 0,
+        length: int = 0,
+        *,
+        floor: float | None = None,
+        least: int = 0,
+        forbid: bool = False,
+    ) -> None:
+        super().__init__(inner)
+        if floor is not None and not 0 <= floor <= 1:
+            raise ValueError(f"the floor of damped end tokens must be in [0, 1], got {floor}")
+        if floor is not None and length < 1:
+            raise ValueError("damped end tokens need the length of the region, at least 1")
+        if not 0 <= least <= length:
+            raise ValueError(f"min_length must be in 0 .. {length}, the length, got {least}")
+        self.start, self.length, self.floor, self.least, self.forbid = start, length, floor, least, forbid
+
+    @property
+    def forbidden_ids(self) -> tuple[int, ...]:
+        """Those of the denoiser, its padding unless that ends texts too, and the end tokens if they are forbidden."""
+        more = set(self.end_ids) if self.forbid else set()
+        if self.pad_id is not None and (self.forbid or self.pad_id not in self.end_ids):
+            more.add(self.pad_id)
+        return (*self.inner.forbidden_ids, *sorted(more - set(self.inner.forbidden_ids)))
+
+    @property
+    def changes(self) -> bool:
+        """Whether any position has a factor of its own."""
+        return bool(self.end_ids) and (self.floor is not None or self.least > 0)
+
+    def hidden(
+        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
+    ) -> Float[Tensor, "B L E"]:
+        states = self.ask(tokens, attention, focus)
+        if not self.changes:
+            return states
+        factor = self._log_factor(tokens).clamp(min=NEVER)
+        # Two numbers, a coarse one and what it misses: bfloat16 has 8 bits, which would be heard in a probability.
+        coarse = factor.to(states.dtype)
+        return torch.cat([states, coarse[..., None], (factor - coarse.float()).to(states.dtype)[..., None]], dim=-1)
+
+    def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]:
+        if not self.changes:
+            return self.inner.logits(hidden)
+        logits = self.inner.logits(hidden[:, :-2]).float()
+        factor = hidden[:, -2:].float().sum(1, keepdim=True)
+        factor = factor.masked_fill(factor <= NEVER / 2, -torch.inf)
+        ends = torch.tensor(self.end_ids, device=logits.device)
+        return logits.index_add(1, ends, factor.expand(-1, len(ends)))
+
+    def states(self, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
+        return _innermost(self.inner, hidden[..., :-2] if self.changes else hidden)
+
+    def _log_factor(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+        """By how much the logits of end tokens change at each position."""
+        region = slice(self.start, self.start + self.length)
+        factor = torch.zeros(tokens.shape, device=tokens.device)
+        if self.floor is not None:
+            revealed = (tokens[:, region] != self.mask_id).float().mean(1, keepdim=True)
+            factor = factor + torch.log(self.floor + (1 - self.floor) * revealed)
+        factor[:, self.start : self.start + self.least] = NEVER
+        return factor
+
+
+def ends_last(regime: Regime) -> Regime:
+    """``regime``, in which a position whose token would be an end token waits until nothing else of its block is left.
+
+    It is the token that counts, drawn at whatever temperature, not the likeliest. Once only end tokens are left the leftmost
+    is revealed, which as a rule ends the row. A step budget is kept: a step that asks for more than there is besides end tokens
+    takes some of them too, from the right, where they cut nothing off.
+    """
+
+    def pace(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+        ends = torch.tensor(view.denoiser.end_ids, dtype=torch.long, device=view.tokens.device)
+        ending = view.eligible & torch.isin(drawn_tokens(view, regime), ends)
+        others = view.eligible & ~ending
+        left = others.sum(1)
+        only_ends = (left == 0)[:, None]
+        asked = torch.where(only_ends, view.eligible, others)
+        revealed = regime.pace(replace(view, eligible=asked), keys.masked_fill(~asked, -torch.inf), quota)
+        missing = torch.where((others & ~revealed).any(1), 0, quota - left)
+        from_left, from_right = ending.long().cumsum(1), ending.long().flip(1).cumsum(1).flip(1)
+        leftmost, rightmost = (ending & (n <= m[:, None]) for n, m in ((from_left, quota), (from_right, missing)))
+        return torch.where(only_ends, leftmost, revealed | rightmost)
+
+    return replace(regime, pace=pace)
+
+
+def unwrapped(scheduler: Scheduler, denoiser: Around) -> Scheduler:
+    """``scheduler``, shown the states of the innermost denoiser: a learned order that reads them was trained on those."""
+
+    def score(view: View) -> Float[Tensor, "b L"]:
+        return scheduler(replace(view, states=denoiser.states(view.states)))
+
+    return rescored(scheduler, score)
+
+
+def _innermost(inner: Denoiser, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
+    return inner.states(hidden) if isinstance(inner, Around) else hidden

@@ -1,0 +1,267 @@
+"""Text to canvases and back: tokenizers, chat templates, prompts of different lengths, texts with gaps.
+
+Shapes: ``B`` rows, ``L`` positions. A canvas of prompts, two rows, four hidden positions each; ``·`` is padding::
+
+    · · the cat │ ▁ ▁ ▁ ▁
+    on the mat  │ ▁ ▁ ▁ ▁
+                └ start: the region of every row begins in this column
+
+A text with gaps begins its region at its first gap, and what follows its last gap stays behind it; shorter rows are padded on both
+sides. So what stands before ``start`` is the prompt of a row, whichever row it is: guidance needs to know no more. Padding is
+outside ``attention``; a denoiser neither sees it nor counts it.
+
+transformers is imported only when a tokenizer is loaded, and never told to trust remote code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from unmask.decoding.protocols import Denoiser
+from unmask.denoisers.lora import base_of, has_adapter
+from unmask.denoisers.masked_lm import quiet
+
+Prompt = str | Sequence[Mapping[str, str]]
+"""A text, or the turns of a conversation: ``[{"role": "user", "content": "…"}, …]``."""
+Template = str | Sequence[str | int]
+"""A text with ``<mask>`` for a hidden token and ``<mask:8>`` for eight, or its parts with the lengths of the gaps between them."""
+
+# Tokens of most vocabularies begin with their space, so the gap's first token has the one before it.
+GAP = re.compile(r" ?<mask(?::(\d+))?>")
+VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.json",
+    "vocab.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+TOKENIZER_FILES = [*VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
+                   "config.json", "chat_template.jinja"]  # fmt: skip
+TWINS = {"DreamTokenizer": "Qwen2Tokenizer"}
+"""Tokenizer classes that exist only as remote code → the class of transformers that reads the same files to the same end."""
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer; those of transformers have it."""
+
+    def encode(self, text: str, /, *, add_special_tokens: bool = True) -> list[int]: ...
+    def decode(self, ids: list[int], /, **options: Any) -> Any: ...
+    def apply_chat_template(self, conversation: Any, /, **options: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class TextCanvas:
+    """Canvases of text. ``region`` is where the answer stands; in every row it begins, hidden, in the column ``start``."""
+
+    tokens: Int[Tensor, "B L"]
+    attention: Bool[Tensor, "B L"]
+    region: Bool[Tensor, "B L"]
+    start: int
+
+    @property
+    def hidden(self) -> Bool[Tensor, "B L"]:
+        return self.region & (self.tokens == self.tokens[0, self.start])
+
+
+def load_tokenizer(name: str | Path) -> Tokenizer:
+    """The tokenizer of a denoiser's folder, of a safetensors file's folder, or of a hub id."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError("tokenizers need transformers: pip install unmask[lm]") from error
+    folder = _folder(name)
+    if not any((folder / file).exists() for file in VOCABULARIES):
+        raise ValueError(
+            f"{name} has no tokenizer: expected one of {', '.join(VOCABULARIES)} in its folder; name another folder or hub id"
+        )
+    options = folder / "tokenizer_config.json"
+    stored = json.loads(options.read_text()) if options.exists() else {}
+    twin = TWINS.get(stored.get("tokenizer_class", ""))
+    kinds = (
+        [twin] if twin else ["AutoTokenizer", "PreTrainedTokenizerFast"]
+    )  # the second does all that is in tokenizer.json
+    reason = ""
+    for kind in kinds:
+        safe = {"trust_remote_code": False} if kind == "AutoTokenizer" else {}
+        try:
+            with quiet():  # it warns of configurations that it does not know, such as LLaDA's
+                return getattr(transformers, kind).from_pretrained(folder, local_files_only=True, **safe)
+        except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
+            reason = reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
+    raise ValueError(f"{name} has no tokenizer that transformers can read: {reason}")
+
+
+def copy_tokenizer(name: str | Path, folder: Path) -> None:
+    """Put the files of a denoiser's tokenizer beside its tuned weights. A denoiser without one has none to copy."""
+    place = Path(name)
+    source = next((path for path in (place / "denoiser", place) if path.is_dir()), None)
+    if source is None:
+        return
+    for file in TOKENIZER_FILES:
+        if file != "config.json" and (source / file).exists():
+            shutil.copyfile(source / file, folder / file)
+
+
+def _folder(name: str | Path) -> Path:
+    path = Path(name)
+    if path.suffix == ".safetensors" and path.is_file():
+        return path.parent
+    for folder in (path / "denoiser", path):
+        if has_adapter(folder):
+            return _folder(base_of(folder))  # an adapter speaks its base's language
+        if folder.is_dir():
+            return folder
+    words = str(name).split("/")
+    if len(words) < 2 or words[0] in ("", ".", "..", "~"):
+        raise ValueError(f"no tokenizer {str(name)!r}: expected a folder or a hub id such as owner/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download("/".join(words[:2]), allow_patterns=TOKENIZER_FILES))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"there is no folder {str(name)!r}, and the hub has not given such a tokenizer: {reason}"
+        ) from error
+
+
+def prompt_canvas(
+    denoiser: Denoiser, tokenizer: Tokenizer, prompts: Sequence[Prompt], length: int, chat: bool = False
+) -> TextCanvas:
+    """Each prompt with ``length`` hidden positions after it. ``chat`` puts the prompts into the tokenizer's chat template.
+
+    Special tokens that a tokenizer puts at the end of a text (BERT's ``[SEP]``) stand behind the hidden positions.
+    """
+    if isinstance(prompts, str) or not len(prompts):
+        raise ValueError(f"expected a list of at least one prompt, got {prompts!r}")
+    if length < 1:
+        raise ValueError(f"length must be at least 1, got {length}")
+    rows = []
+    for number, prompt in enumerate(prompts):
+        before, after = encoded_prompt(tokenizer, prompt, chat)
+        if denoiser.mask_id in before:
+            raise ValueError(
+                f"prompt {number + 1} holds the denoiser's mask token: to fill gaps in a text use infill, with <mask> for each"
+            )
+        rows.append((before, [denoiser.mask_id] * length, after))
+    return _aligned(denoiser, rows)
+
+
+def id_canvas(denoiser: Denoiser, prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> TextCanvas:
+    """Prompts that are token ids already, each with its own number of hidden positions after it, at least 1."""
+    rows = zip(prompts, lengths, strict=True)
+    return _aligned(denoiser, [(list(ids), [denoiser.mask_id] * length, []) for ids, length in rows])
+
+
+def gap_canvas(denoiser: Denoiser, tokenizer: Tokenizer, templates: Sequence[Template]) -> TextCanvas:
+    """Texts with gaps: the region goes from the first hidden position to the last, with the given text between them."""
+    if isinstance(templates, str) or not len(templates):
+        raise ValueError(f"expected a list of at least one text with gaps, got {templates!r}")
+    rows = []
+    for number, template in enumerate(templates):
+        ids = _gaps(denoiser, tokenizer, template)
+        places = [place for place, token in enumerate(ids) if token == denoiser.mask_id]
+        if not places:
+            raise ValueError(f"text {number + 1} has no gap: write <mask> for a token, or <mask:8> for eight")
+        first, last = places[0], places[-1] + 1
+        rows.append((ids[:first], ids[first:last], ids[last:]))
+    return _aligned(denoiser, rows)
+
+
+def completions(denoiser: Denoiser, tokenizer: Tokenizer, canvas: TextCanvas, tokens: Int[Tensor, "B L"]) -> list[str]:
+    """The text of each region, up to its first end token."""
+    texts = []
+    for row, region in zip(tokens.tolist(), canvas.region.tolist(), strict=True):
+        ids = [token for token, inside in zip(row, region, strict=True) if inside]
+        end = next((place for place, token in enumerate(ids) if token in denoiser.end_ids), len(ids))
+        texts.append(_decoded(tokenizer, [token for token in ids[:end] if token != denoiser.mask_id]))
+    return texts
+
+
+def whole_texts(denoiser: Denoiser, tokenizer: Tokenizer, canvas: TextCanvas, tokens: Int[Tensor, "B L"]) -> list[str]:
+    """The text of each row, what was given and what was revealed."""
+    rows = zip(tokens.tolist(), canvas.attention.tolist(), strict=True)
+    return [
+        _decoded(tokenizer, [t for t, real in zip(row, seen, strict=True) if real and t != denoiser.mask_id])
+        for row, seen in rows
+    ]
+
+
+def encoded_prompt(tokenizer: Tokenizer, prompt: Prompt, chat: bool) -> tuple[list[int], list[int]]:
+    """The ids before the hidden positions, and those after them."""
+    if not chat:
+        if not isinstance(prompt, str):
+            raise ValueError("a prompt that is a conversation needs the chat template: switch chat on, or give a text")
+        return _with_specials(tokenizer, prompt, tokenizer.encode(prompt, add_special_tokens=False))
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError("this tokenizer has no chat template: leave chat off, or name an instruction-tuned model")
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
+    text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    return tokenizer.encode(text, add_special_tokens=False), []  # the template has its own special tokens
+
+
+def _gaps(denoiser: Denoiser, tokenizer: Tokenizer, template: Template) -> list[int]:
+    if not isinstance(template, str):
+        if bad := [part for part in template if isinstance(part, int) and part < 1]:
+            raise ValueError(f"a gap must hide at least 1 token, got {bad[0]}")
+        template = "".join(part if isinstance(part, str) else f"<mask:{part}>" for part in template)
+    parts = GAP.split(template)  # text, length, text, length, …, text
+    ids: list[int] = []
+    for number, part in enumerate(parts):
+        if number % 2 == 0:
+            ids += tokenizer.encode(part, add_special_tokens=False) if part else []
+        elif part is not None and int(part) < 1:
+            raise ValueError(f"a gap must hide at least 1 token, got <mask:{part}>")
+        else:
+            ids += [denoiser.mask_id] * (1 if part is None else int(part))
+    before, after = _with_specials(tokenizer, GAP.sub("", template), ids)
+    return before + after
+
+
+def _with_specials(tokenizer: Tokenizer, text: str, ids: list[int]) -> tuple[list[int], list[int]]:
+    """``ids`` with the special tokens that the tokenizer puts before this text, and those it puts behind it."""
+    whole = tokenizer.encode(text, add_special_tokens=True)
+    extra = len(whole) - len(tokenizer.encode(text, add_special_tokens=False))
+    openers = {getattr(tokenizer, name, None) for name in ("bos_token_id", "cls_token_id")}
+    before = next((n for n, token in enumerate(whole[:extra]) if token not in openers), extra)
+    return whole[:before] + ids, whole[len(whole) - (extra - before) :]
+
+
+def _aligned(denoiser: Denoiser, rows: Sequence[tuple[list[int], list[int], list[int]]]) -> TextCanvas:
+    """Rows of (before, region, after), padded on both sides so that all regions begin in one column."""
+    start = max(len(before) for before, _, _ in rows)
+    width = start + max(len(region) + len(after) for _, region, after in rows)
+    filler = denoiser.pad_id if denoiser.pad_id is not None else (denoiser.end_ids or (0,))[0]
+    tokens = torch.full((len(rows), width), filler)
+    attention, region = (torch.zeros(len(rows), width, dtype=torch.bool) for _ in range(2))
+    for number, parts in enumerate(rows):
+        ids = [token for part in parts for token in part]
+        first = start - len(parts[0])
+        tokens[number, first : first + len(ids)] = torch.tensor(ids, dtype=torch.long)
+        attention[number, first : first + len(ids)] = True
+        region[number, start : start + len(parts[1])] = True
+    vocabulary = getattr(getattr(denoiser, "config", None), "vocab_size", None)
+    if vocabulary is not None and int(tokens.max()) >= vocabulary:
+        raise ValueError(
+            f"the tokenizer gives the id {int(tokens.max())}, but the denoiser's embedding has {vocabulary} rows: "
+            "name the tokenizer that the denoiser was trained with"
+        )
+    device = getattr(denoiser, "device", torch.device("cpu"))
+    return TextCanvas(tokens.to(device), attention.to(device), region.to(device), start)
+
+
+def _decoded(tokenizer: Tokenizer, ids: list[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=True)

@@ -1,0 +1,127 @@
+"""Text while it is being revealed, for the terminal: given text plain, reveals coloured from the first (blue) to the last (red).
+
+``[B, L]`` canvases. Nothing here prints: ``LiveText`` is told of steps and can be rendered by rich at any time, and its ``line``
+is a step in plain text. Without colours (``NO_COLOR``, a pipe) everything still reads: what is hidden is ``▁``.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int
+from rich.console import Group
+from rich.text import Text
+from torch import Tensor
+
+from unmask.decoding.loop import Step
+from unmask.generation.text_canvas import TextCanvas, Tokenizer
+from unmask.report.terminal.tables import heat
+
+HIDDEN = "▁"
+PARTIAL = "�"
+
+
+class Pieces:
+    """Token id → its text inside a sentence, with the space before it, for those who show tokens one by one.
+
+    Vocabularies mark spaces in their own ways, and decoding a token alone loses its space in some of them: the piece is what the
+    token adds behind another one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
+        self._before = self._text(self._anchor)
+        self._known: dict[tuple[int, ...], str] = {}
+
+    def __call__(self, *ids: int) -> str:
+        """The text that these tokens add together. A part of a character is U+FFFD."""
+        if ids not in self._known:
+            self._known[ids] = self._text([*self._anchor, *ids]).removeprefix(self._before)
+        return self._known[ids]
+
+    def _text(self, ids: list[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+class LiveText:
+    """The canvases of one decoding. Pass ``on_step`` to it, and render the object, or the rows one by one.
+
+    ``end_ids`` end a row: what stands behind the first of them is not shown. ``prompt`` shows what stands before the region.
+    """
+
+    def __init__(self, canvas: TextCanvas, pieces: Pieces, end_ids: tuple[int, ...] = (), prompt: bool = True) -> None:
+        self.canvas, self.pieces, self.end_ids, self.prompt = canvas, pieces, end_ids, prompt
+        self.tokens = canvas.tokens.to("cpu", copy=True)
+        self.masked = canvas.hidden.cpu()
+        self.hidden = self.masked.clone()
+        self.rank = torch.full_like(self.tokens, -1)
+        self.steps = 0
+
+    def on_step(self, step: Step) -> None:
+        """Take over what a step revealed. Reveals of one step share their place in the order."""
+        rows, revealed = step.view.rows.cpu(), step.revealed.cpu()
+        self.tokens[rows] = step.tokens.cpu()
+        self.hidden[rows] = self.hidden[rows] & ~revealed
+        count = (self.rank[rows] >= 0).sum(1, keepdim=True)
+        self.rank[rows] = torch.where(revealed, count, self.rank[rows])
+        self.steps = step.view.step + 1
+
+    def finish(self, tokens: Int[Tensor, "B L"]) -> None:
+        """The decoded canvases: what a row left hidden behind its end token is padding now."""
+        self.tokens, self.hidden = tokens.cpu(), torch.zeros_like(self.hidden)
+
+    @property
+    def revealed(self) -> int:
+        return int((self.rank >= 0).sum())
+
+    def row(self, row: int) -> Text:
+        """One canvas as it stands. Colours span what is hidden at first; when nothing is left, what was revealed."""
+        tokens, hidden, rank, masked, real = (
+            x[row].tolist() for x in (self.tokens, self.hidden, self.rank, self.masked, self.canvas.attention)
+        )
+        last = max(1, sum(masked) - 1 if any(hidden) else max(rank))
+        text, pending = Text(), []
+        for place in range(0 if self.prompt else self.canvas.start, len(tokens)):
+            token = tokens[place]
+            if not real[place]:
+                continue
+            if hidden[place]:
+                text.append(HIDDEN, style="dim")
+                pending = []
+                continue
+            if token in self.end_ids and masked[place] and not any(hidden[:place]):
+                break
+            piece, pending = self._piece(text, pending, token)
+            text.append(piece, style=heat(min(1.0, rank[place] / last)) if rank[place] >= 0 else "")
+        return text
+
+    def _piece(self, text: Text, pending: list[int], token: int) -> tuple[str, list[int]]:
+        """What to append for a token, and the parts of a character that still wait for its rest.
+
+        A character of several tokens takes the place of its parts once the last of them is there.
+        """
+        piece = self.pieces(token)
+        if PARTIAL not in piece:
+            return printable(piece), []
+        for count in range(len(pending), 0, -1):
+            parts = pending[-count:]
+            whole = self.pieces(*parts, token)
+            if PARTIAL not in whole:
+                text.right_crop(sum(len(printable(self.pieces(part))) for part in parts))
+                return printable(whole), []
+        return printable(piece), [*pending[-2:], token]  # UTF-8 has at most four bytes
+
+    def line(self) -> str:
+        """The step as one line: how far it is, and the canvases, each on the same line."""
+        share = f"{self.revealed}/{int(self.masked.sum())}"
+        rows = (self.row(row).plain.replace("\n", "⏎").strip() for row in range(len(self.tokens)))
+        return f"step {self.steps}, {share} revealed: {' | '.join(rows)}"
+
+    def __rich__(self) -> Group:
+        status = Text(f"step {self.steps}, {self.revealed} of {int(self.masked.sum())} revealed", style="dim")
+        return Group(*(self.row(row) for row in range(len(self.tokens))), status)
+
+
+def printable(text: str) -> str:
+    """Without control characters: what a model writes must not move the cursor."""
+    return "".join(c if c in "\n\t" or c.isprintable() or c.isspace() else PARTIAL for c in text).replace("\r", "")

@@ -1,0 +1,74 @@
+"""Small numbers that are each another one plus or minus something, and the many ways to write them.
+
+A link says how a number comes from its source: by which sign and amount. Numbers go from 1 to ``LARGEST`` only: one step is then
+easy even for a small model, and what is hard is the way through many of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unmask.tasks.vocabulary import NUMERALS
+
+LARGEST = len(NUMERALS[0])
+_DIGITS = {ord(numeral): digit for row in NUMERALS for numeral, digit in zip(row, NUMERALS[0], strict=True)}
+
+
+@dataclass(frozen=True)
+class Link:
+    """``value`` is ``start`` plus or minus something; ``start`` is the value of ``source``, or is told where there is none."""
+
+    source: str | None
+    start: int
+    value: int
+
+    @property
+    def sign(self) -> str:
+        return "+" if self.value > self.start else "-"
+
+    @property
+    def amount(self) -> int:
+        return abs(self.value - self.start)
+
+
+def linked(rng: random.Random, source: str | None, start: int) -> Link:
+    """A link to another number than ``start``."""
+    return Link(source, start, rng.choice([value for value in range(1, LARGEST + 1) if value != start]))
+
+
+def source_of(rng: random.Random, names: list[str]) -> str:
+    """One of the numbers so far, as a rule the latest, so that ways are long."""
+    return names[-1] if rng.random() < 0.8 else rng.choice(names)
+
+
+def steps(links: Mapping[str, Link]) -> int:
+    """The length of the longest way: how many links follow one another."""
+    return max(_depth(links, name) for name in links)
+
+
+def form(links: Mapping[str, Link]) -> str:
+    """The same for problems that differ in names and in the order of their lines alone."""
+    roots = [name for name, link in links.items() if link.source not in links]
+    return " ".join(sorted(f"{links[name].start}{_whole(links, name)}" for name in roots))
+
+
+def _depth(links: Mapping[str, Link], name: str | None) -> int:
+    return 0 if name is None or name not in links else 1 + _depth(links, links[name].source)
+
+
+def _whole(links: Mapping[str, Link], name: str) -> str:
+    """A link and all that follow from it."""
+    after = sorted(_whole(links, other) for other in links if links[other].source == name)
+    return f"{links[name].sign}{links[name].amount}({','.join(after)})"
+
+
+def worded(rng: random.Random, number: int) -> str:
+    """A number as working and notes have it: in any of its notations."""
+    return rng.choice(NUMERALS)[number - 1]
+
+
+def in_digits(text: str) -> str:
+    """The same text with its numbers in one notation."""
+    return text.translate(_DIGITS)

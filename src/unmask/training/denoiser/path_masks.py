@@ -1,0 +1,148 @@
+"""Canvases with the order in which each is to be filled: what the second stage trains on (Eq. second_stage_loss).
+
+``N`` canvases, ``L`` positions. ``when[r, i]`` is the step at which position ``i`` of canvas ``r`` is revealed, −1 where it is
+given. Which positions are hidden depends on the truth only through tokens that are revealed already, so training along a policy's
+paths still aims at the true conditionals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from unmask.decoding.draws import counter_uniform
+from unmask.decoding.loop import unmask_canvas
+from unmask.decoding.protocols import Canvas, Denoiser, Scheduler
+from unmask.decoding.rows import Regime
+from unmask.runs.atomic import save_tensors
+from unmask.runs.run import Run
+from unmask.training.denoiser.masked_trainer import Masks, elbo_weight, random_pattern
+
+ORDER, RANDOM, MOMENT = 11, 12, 13
+"""Purposes of the random numbers: the order's own, which rows are masked at random, which moment of its path a row shows."""
+
+
+Vary = Callable[[Canvas, Int[Tensor, "B L"], int], tuple[Canvas, Int[Tensor, "B L"]]]
+"""``vary(canvas, when, step)``: canvases and their orders under symmetries of the task, always the same ones for a step."""
+
+
+def walk(
+    denoiser: Denoiser,
+    scheduler: Scheduler,
+    canvas: Canvas,
+    seed: int = 0,
+    regime: Regime = Regime(),  # noqa: B008
+    rows_at_once: int = 64,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Int[Tensor, "N L"]:
+    """Teacher-forced decoding of every canvas: the step at which each position is revealed, −1 where it is given.
+
+    Decoded where the denoiser stands; what comes back is where the canvases are.
+    """
+    device = getattr(denoiser, "device", torch.device("cpu"))
+    when = torch.full_like(canvas.tokens, -1)
+    for start in range(0, len(when), rows_at_once):
+        part = canvas.rows(slice(start, start + rows_at_once))
+        seeds = seed * 2**32 + ORDER * 2**28 + torch.arange(start, start + len(part.tokens))
+        path = unmask_canvas(
+            denoiser, scheduler, part.to(device), regime, forced=True, seeds=seeds.to(device), record=False
+        )
+        order, step = path.order.to(when.device), path.step.to(when.device)
+        row, k = torch.nonzero(order >= 0, as_tuple=True)
+        when[start + row, order[row, k]] = step[row, k]
+        progress(len(part.tokens))
+    return when
+
+
+@dataclass
+class PathMasks:
+    """Masks along the orders of a fixed set of canvases. ``__call__`` is the source of canvases, ``masks`` hides.
+
+    A row shows its canvas at a random moment of its path. ``asked`` "reveal": only what is revealed next is asked for, which
+    makes the loss an unbiased estimate of −R_θ(x, σ̂) per position (Eq. second_stage_loss); "hidden": everything still hidden.
+    A ``random_share`` of the rows is masked at random instead, as in pre-training, so that the denoiser stays honest off the path.
+    Every ``refresh`` steps the orders are drawn anew with the denoiser as it is then; a run keeps them in its folder. ``vary``
+    shows a canvas and its order under another symmetry each time.
+    """
+
+    canvas: Canvas
+    mask_id: int
+    orders: Callable[[], Int[Tensor, "N L"]]
+    asked: str = "reveal"
+    random_share: float = 0.25
+    refresh: int = 0
+    seed: int = 0
+    run: Run | None = None
+    vary: Vary | None = None
+
+    def __post_init__(self) -> None:
+        self._turn, self._when = -1, torch.empty(0)
+
+    def __call__(self, step: int, batch: int) -> Canvas:
+        canvas = self.canvas.rows(self.drawn(step, batch))
+        return canvas if self.vary is None else self.vary(canvas, torch.zeros_like(canvas.tokens), step)[0]
+
+    def drawn(self, step: int, batch: int) -> Int[Tensor, "B"]:
+        """Which canvases a step shows: each once per epoch, in an order of its own."""
+        count = len(self.canvas.tokens)
+        place = step * batch + torch.arange(batch)
+        rows = torch.empty_like(place)
+        for epoch in torch.unique(place // count).tolist():
+            shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed * 1_000_003 + epoch))
+            inside = place // count == epoch
+            rows[inside] = shuffled[place[inside] % count]
+        return rows
+
+    def masks(self, canvas: Canvas, step: int) -> Masks:
+        rows = self.drawn(step, len(canvas.tokens))
+        when = self.when(step)[rows]
+        if self.vary is not None:
+            when = self.vary(self.canvas.rows(rows), when, step)[1]
+        answer = canvas.answer(self.mask_id)
+        unseen = (canvas.tokens == self.mask_id) & ~answer  # no candidate: nobody asks for it, and nobody sees it
+        row = torch.arange(len(when))[:, None]
+        last = when.amax(1, keepdim=True) + 1
+        moment = (counter_uniform(self.seed, step, MOMENT, row) * last).long()
+        hidden = (when >= moment) & answer
+        if self.asked == "reveal":
+            # One step of the path stands for all of them.
+            asked, weight = hidden & (when == moment), last
+        else:
+            asked, weight = hidden, answer.sum(1, keepdim=True) / hidden.sum(1, keepdim=True).clamp(min=1)
+        at_random = counter_uniform(self.seed, step, RANDOM, row) < self.random_share
+        shown = Canvas(torch.where(unseen, canvas.target, canvas.tokens), canvas.target)
+        pattern, _ = random_pattern(shown, self.mask_id, self.seed, step)
+        return Masks(
+            hidden=torch.where(at_random, pattern, hidden) | unseen,
+            asked=torch.where(at_random, pattern, asked),
+            weight=torch.where(at_random, elbo_weight(answer, pattern), weight.float()),
+            answers=int(answer.sum()),
+        )
+
+    def when(self, step: int) -> Int[Tensor, "N L"]:
+        """The orders that count at this step."""
+        turn = step // self.refresh if self.refresh else 0
+        if turn != self._turn:
+            self._turn, self._when = turn, self._stored(turn)
+        return self._when
+
+    def _stored(self, turn: int) -> Int[Tensor, "N L"]:
+        """From the run's folder, where a resumed run finds what it had drawn with weights that are gone; else drawn now."""
+        if self.run is None:
+            return self.orders()
+        file = self.run.folder / "orders" / f"turn-{turn:04d}.safetensors"
+        if file.exists():
+            try:
+                return load_file(file)["when"].long()
+            except (SafetensorError, KeyError) as error:
+                raise ValueError(f"the orders in {file} are damaged ({error}); restore the file from a copy") from None
+        when = self.orders()
+        file.parent.mkdir(exist_ok=True)
+        save_tensors(file, {"when": when.to(torch.int16)})
+        return when

@@ -1,0 +1,228 @@
+"""The second stage: fine-tune a denoiser along fixed orders, as a run directory from a preset (Eq. second_stage_loss).
+
+``max_θ E_x[R_θ(x, σ̂)]``: the order σ̂ is a deterministic rollout of a learned policy, the human expert's, or any scheduler's, drawn
+with the denoiser as it was (``refresh`` draws it anew as it changes). What happens off the path is measured beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.decoding.protocols import Canvas, Scheduler, Task
+from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.lora import add_lora, merge, save_adapter
+from unmask.denoisers.masked_lm import MaskedLM
+from unmask.denoisers.placement import placed
+from unmask.denoisers.transformer import Transformer
+from unmask.evaluation.evaluate import evaluate
+from unmask.generation.text_canvas import copy_tokenizer
+from unmask.runs.run import Run
+from unmask.schedulers.loading import load_scheduler
+from unmask.tasks.sources import Data, problems
+from unmask.tasks.sudoku.source import SudokuData
+from unmask.training.denoiser.masked_trainer import MaskedTraining, Tunable, masked_loss, random_masks, train_masked
+from unmask.training.denoiser.path_masks import PathMasks, walk
+from unmask.training.policy.run import DTYPES, Learn, learn
+
+MASKINGS = 8
+"""Random masks per held-out problem, for the loss off the path."""
+ADDED = {
+    "adapter": "",
+    "rank": 8,
+    "alpha": 16.0,
+    "targets": [],
+    "merged": False,
+    "dtype": "float32",
+    "device": "",
+}
+"""Options that older runs do not name, and what they did."""
+
+
+@dataclass(frozen=True)
+class SecondStage:
+    """A denoiser, the order it is tuned along, the problems and the training.
+
+    ``order`` is a scheduler's name or a policy's folder; ``sas`` is the shipped policy of the denoiser. ``trained``: "all" weights
+    or the "head". ``asked``: "reveal" prices what the order reveals next (the paper's loss), "hidden" everything that is hidden in
+    the same states. ``random_share`` of the canvases are masked at random. ``refresh`` steps after which the orders are drawn
+    anew (0: never). ``validate`` held-out problems, which ones ``validation`` says, are decoded before and after.
+
+    ``adapter="lora"`` leaves the denoiser's own weights alone and trains matrices of that ``rank`` beside its linear layers
+    (``targets``: their last names; all of the trunk's if none is named), scaled by ``alpha``/``rank``. The run keeps the adapter
+    alone, or, ``merged``, a whole denoiser. It is the only way to tune a masked language model of transformers.
+
+    ``dtype`` is the denoiser's, ``device`` where it stands: "cuda", "auto" for spread over all GPUs, "" for the CPU.
+    """
+
+    denoiser: str = "sudoku-9x9-imperfect"
+    order: str = "sas"
+    data: Data = field(default_factory=lambda: SudokuData(puzzles=4000))
+    validation: str | None = None
+    validate: int = 400
+    trained: str = "all"
+    asked: str = "reveal"
+    random_share: float = 0.25
+    refresh: int = 0
+    training: MaskedTraining = field(default_factory=MaskedTraining)
+    adapter: str = ""
+    rank: int = 8
+    alpha: float = 16.0
+    targets: tuple[str, ...] = ()
+    merged: bool = False
+    dtype: str = "float32"
+    device: str = ""
+
+    def __post_init__(self) -> None:
+        if self.adapter not in ("", "lora"):
+            raise ValueError(f"adapter must be 'lora' or empty, got {self.adapter!r}")
+        if self.rank < 1 or self.alpha <= 0:
+            raise ValueError(f"rank must be at least 1 and alpha positive, got {self.rank} and {self.alpha}")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.trained not in ("all", "head"):
+            raise ValueError(f"trained must be 'all' or 'head', got {self.trained!r}")
+        if self.asked not in ("reveal", "hidden"):
+            raise ValueError(f"asked must be 'reveal' or 'hidden', got {self.asked!r}")
+        if not 0 <= self.random_share <= 1 or self.refresh < 0 or self.validate < 1:
+            raise ValueError("random_share must be in [0, 1], refresh at least 0 and validate at least 1")
+
+
+def finetune(
+    config: SecondStage,
+    folder: str | Path,
+    resume: bool = False,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Iterator[dict[str, Any]]:
+    """Tune in ``folder``, yielding records; at the end the denoiser is in ``folder/denoiser``, in float16; or its adapter.
+
+    The first record, at step 0, and the last hold ``accuracy``, ``on_path`` and ``off_path`` on held-out problems. ``progress`` is
+    told how many canvases got their order.
+    """
+    denoiser = _tunable(config)
+    scheduler = load_scheduler(config.order, denoiser, config.denoiser)
+    source = problems(config.data, denoiser, config.denoiser)
+    held_out = source.held_out(config.validate, config.validation)
+    run = Run.create(folder, config, resume=resume, may_differ=("device",), added=ADDED)
+    with run.lock():
+        canvas = source.fixed()
+        paths = PathMasks(
+            canvas,
+            denoiser.mask_id,
+            lambda: walk(denoiser, scheduler, canvas, config.training.seed, progress=progress),
+            config.asked,
+            config.random_share,
+            config.refresh,
+            config.training.seed,
+            run,
+            source.vary,
+        )
+        if config.adapter:
+            add_lora(denoiser, config.rank, config.alpha, config.targets, config.training.seed)
+        else:
+            for name, parameter in denoiser.named_parameters():
+                parameter.requires_grad_(config.trained == "all" or name.startswith("head."))
+        before = next((record for record in run.metrics() if record.get("step") == 0), None)
+        if before is None:
+            run.rewind(None)
+            before = {"step": 0, **measured(denoiser, scheduler, held_out)}
+            run.log(before)
+        yield before
+        yield from train_masked(denoiser, paths, config.training, run, paths.masks, denoiser.forbidden_ids)
+        denoiser.requires_grad_(False)
+        _save(denoiser, config, run.folder / "denoiser")
+        tuned = load_denoiser(run.folder, DTYPES[config.dtype], **placed(config.device))
+        after = {"step": config.training.steps, **measured(tuned, scheduler, held_out)}
+        if not _complete(run.folder):
+            run.log(after)
+        yield after
+
+
+def alternate(
+    second: SecondStage, order: Learn, rounds: int, folder: str | Path, resume: bool = False
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Denoiser and order in turn: tune the denoiser along the order, learn an order for the tuned denoiser, and again.
+
+    An order that has a ``start`` begins where the order of the round before ended, the first one with ``second.order``.
+
+    Yields (round, "denoiser" or "order", record). Round r is in ``folder/round-r/denoiser`` and ``folder/round-r/order``, each a
+    run of its own; what is complete is not run again.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {rounds}")
+    denoiser, policy = second.denoiser, second.order
+    for number in range(1, rounds + 1):
+        place = Path(folder) / f"round-{number}"
+        tuned, learned = place / "denoiser", place / "order"
+        if not (resume and _complete(tuned)):
+            for record in finetune(replace(second, denoiser=denoiser, order=policy), tuned, resume):
+                yield number, "denoiser", record
+        if not (resume and (learned / "policy" / "model.safetensors").exists()):
+            start = policy if order.start else ""
+            for record in learn(replace(order, denoiser=str(tuned), start=start), learned, resume):
+                yield number, "order", record
+        denoiser, policy = str(tuned), str(learned)
+
+
+def _tunable(config: SecondStage) -> Tunable:
+    denoiser = load_denoiser(config.denoiser, DTYPES[config.dtype], **placed(config.device))
+    if isinstance(denoiser, MaskedLM) and not config.adapter:
+        raise ValueError(f"{config.denoiser} is a model of transformers: tune an adapter on it, with adapter = 'lora'")
+    if config.adapter and config.trained != "all":
+        raise ValueError(f"an adapter trains itself: leave trained at 'all', got {config.trained!r}")
+    if any(parameter.is_meta for parameter in denoiser.parameters()):
+        raise ValueError(
+            f"part of {config.denoiser} does not fit the devices and waits in the CPU's memory, where it cannot be tuned: "
+            "use dtype bfloat16 or more devices"
+        )
+    return denoiser
+
+
+def _save(denoiser: Tunable, config: SecondStage, folder: Path) -> None:
+    """The adapter alone; a merged one, or a denoiser that was tuned itself, as a whole, with its tokenizer if it has one."""
+    if config.adapter and not config.merged:
+        save_adapter(denoiser, folder, config.denoiser, config.rank, config.alpha, config.targets)
+        return
+    if config.adapter:
+        merge(denoiser)
+    if isinstance(denoiser, Transformer):
+        save_denoiser(denoiser, folder, dtype=torch.float16)
+    else:
+        denoiser.model.save_pretrained(folder, safe_serialization=True)
+    copy_tokenizer(config.denoiser, folder)
+
+
+def _complete(folder: Path) -> bool:
+    """Has the run been measured at its end, too?"""
+    return any("accuracy" in record for record in Run(folder).metrics()[1:])
+
+
+@torch.no_grad()
+def measured(denoiser: Tunable, scheduler: Scheduler, problems: Task) -> dict[str, float]:
+    """Free-running accuracy in this order, and −log p per hidden token on its own path and on random masks, in nats."""
+    report = evaluate(problems, denoiser, {"order": scheduler}).rows[0]
+    canvas = problems.canvas(range(len(problems)))
+    off_path = [_random_loss(denoiser, canvas, k) for k in range(MASKINGS)]
+    hidden = canvas.answer(denoiser.mask_id).sum().item() / len(problems)
+    return {
+        "accuracy": report.exact,
+        "accuracy_low": report.exact_low,
+        "accuracy_high": report.exact_high,
+        "on_path": report.nll / hidden,
+        "off_path": sum(off_path) / len(off_path),
+    }
+
+
+def _random_loss(denoiser: Tunable, canvas: Canvas, turn: int) -> float:
+    """The bound of −log p per position on one random pattern of each canvas; what is no candidate is never shown nor asked."""
+    answer = canvas.answer(denoiser.mask_id)
+    unseen = (canvas.tokens == denoiser.mask_id) & ~answer
+    shown = replace(canvas, tokens=torch.where(unseen, canvas.target, canvas.tokens))
+    masks = random_masks(denoiser.mask_id, seed=0, weight="elbo")(shown, turn)
+    masks = replace(masks, hidden=masks.hidden | unseen, answers=int(answer.sum()))
+    return float(masked_loss(denoiser, canvas, masks, denoiser.forbidden_ids)[0])

@@ -1,0 +1,136 @@
+"""Learn an order for a frozen denoiser: a run directory from a preset."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.denoisers.loading import load_denoiser
+from unmask.runs.processes import Together, started
+from unmask.runs.run import Run
+from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.tasks.sources import Data, problems
+from unmask.tasks.sudoku.source import SudokuData
+from unmask.training.cost.preflight import Needs, preflight
+from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.trainer import train_policy
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ADDED = {
+    "dtype": "float32",
+    "training.select": "accuracy",
+    "training.at_once": None,
+    "training.decay": 1.0,
+    "training.relative": False,
+    "policy.base": "confidence",
+    "policy.blockwise": False,
+}
+"""Options that older runs do not name, and what they did."""
+
+
+@dataclass(frozen=True)
+class Learn:
+    """A frozen denoiser, the policy's shape, the problems and the training. ``dtype`` is the denoiser's: float32 or bfloat16.
+
+    ``validation`` says which problems are held out: the clues of puzzles, a file of text, a split of what is split.
+    ``start`` names a policy (shipped, or a folder) whose weights are the first ones; its shape must be the same.
+    """
+
+    denoiser: str = "sudoku-9x9-imperfect"
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    start: str = ""
+    data: Data = field(default_factory=SudokuData)
+    validation: str | None = None
+    training: PolicyTraining = field(default_factory=PolicyTraining)
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+
+
+def fitted(config: PolicyConfig, denoiser: Any, name: str) -> PolicyConfig:
+    """The policy's configuration with what it must know of its denoiser."""
+    shape = getattr(denoiser, "config", None)
+    if shape is None or not hasattr(shape, "max_length"):
+        raise ValueError(
+            f"{name} does not say its shape: expected one of this library's denoisers, got {type(denoiser)}"
+        )
+    if config.kind == "grid" and not shape.grid:
+        raise ValueError(f"{name} is no denoiser of boards: policy.kind must be mlp, transformer or hidden, not grid")
+    return dataclasses.replace(
+        config,
+        size=shape.grid,
+        length=shape.max_length,
+        vocab_size=shape.vocab_size,
+        mask_id=shape.mask_id,
+        hidden_width=shape.width,
+        denoiser=name,
+    )
+
+
+def _begin_as(policy: OrderPolicy, name: str, denoiser: Any) -> None:
+    """Copy the weights of another policy of the same shape."""
+    other = load_scheduler(name, denoiser)
+    weights = other.state_dict() if isinstance(other, OrderPolicy) else {}
+    mine = {key: tuple(tensor.shape) for key, tensor in policy.state_dict().items()}
+    if mine != {key: tuple(tensor.shape) for key, tensor in weights.items()}:
+        raise ValueError(
+            f"cannot start from {name}: expected a policy of kind {policy.config.kind}, width {policy.config.width}"
+        )
+    policy.load_state_dict(weights)
+
+
+def learn(
+    config: Learn,
+    folder: str | Path,
+    resume: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    needs: Callable[[Needs], None] = lambda found: None,
+) -> Iterator[dict[str, Any]]:
+    """Train in ``folder``, yielding a record per step; at the end the best policy is in ``folder/policy``.
+
+    Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is told what a step will cost,
+    before the first; a run that does not fit into memory is refused then.
+    """
+    accelerator = started(config.training.mixed_precision)
+    together = Together(accelerator)
+    denoiser = load_denoiser(config.denoiser, DTYPES[config.dtype]).to(accelerator.device)
+    source = problems(config.data, denoiser, config.denoiser)
+    name = config.training.teacher
+    teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
+    if accelerator.is_main_process:
+        Run.create(folder, config, resume=resume, added=ADDED)
+    together.wait()
+    run = Run(Path(folder))
+    with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
+        torch.manual_seed(config.training.seed)
+        policy = OrderPolicy(fitted(config.policy, denoiser, config.denoiser))
+        if config.start:
+            _begin_as(policy, config.start, denoiser)
+        held_out = source.held_out(config.training.validate, config.validation)
+        validation = held_out.canvas(range(len(held_out)))
+        mine = source(0, config.training.prompts).rows(together.shared(config.training.prompts))
+        found = preflight(denoiser, policy, mine, config.training)
+        needs(dataclasses.replace(found, processes=together.processes))
+        found.require()
+        yield from train_policy(
+            denoiser,
+            policy,
+            source,
+            config.training,
+            validation,
+            run,
+            stop,
+            teacher,
+            accelerator,
+            held_out.verify,
+            source.judge,
+        )

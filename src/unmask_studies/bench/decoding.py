@@ -1,0 +1,98 @@
+"""Our loop against the published ones, on one backbone whose head is to its trunk what LLaDA-8B's is.
+
+Both sides run the same forwards of the same module and reveal the same tokens; what differs is everything around them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unmask.decoding import paces as pace
+from unmask.decoding.loop import unmask
+from unmask.decoding.protocols import Denoiser, View
+from unmask.decoding.rows import Regime
+from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.generation.caching import cached
+from unmask.schedulers.heuristics import confidence
+from unmask.training.cost.flops import head_flops, trunk_flops
+from unmask.training.cost.shapes import LLADA_8B
+from unmask_studies.bench import loops
+from unmask_studies.bench.backbones import backbone, llada_like
+from unmask_studies.bench.measuring import Finding, ratios, rounds
+
+
+@dataclass(frozen=True)
+class Decoding:
+    width: int = 1024
+    layers: int = 8
+    prompt: int = 64
+    length: int = 32
+    block: int = 8
+    steps: int = 32
+    repeats: int = 3
+
+
+QUICK = Decoding(width=128, layers=2, prompt=16, length=16, block=8, steps=16, repeats=2)
+
+
+def decoding(config: Decoding) -> Iterator[Finding]:
+    """Their time over ours. Raises where the tokens differ: a ratio of two different answers says nothing."""
+    plain = backbone(llada_like(config.width, config.layers))
+    shifted = _shifted(plain)
+    prompt = torch.randint(plain.mask_id, (1, config.prompt), generator=torch.Generator().manual_seed(3))
+    tokens = torch.nn.functional.pad(prompt, (0, config.length), value=plain.mask_id)
+    blocks, whole = Regime(config.block, config.steps), Regime(pace=_dream_pace(config.length, config.steps))
+    pairs: dict[str, tuple[Callable[..., Tensor], Transformer, Denoiser, Regime]] = {
+        "LLaDA": (loops.llada, plain, plain, blocks),
+        "Dream": (loops.dream, plain, shifted, whole),
+        "Fast-dLLM, dual cache": (loops.fast_dllm, plain, cached(plain, "dual"), blocks),
+    }
+    for name, (loop, theirs, ours, regime) in pairs.items():
+        model = loops.AsPublished(theirs)
+        calls = {
+            "theirs": lambda loop=loop, model=model: loop(model, prompt, config.length, config.block, config.steps),
+            "ours": lambda ours=ours, regime=regime: unmask(ours, confidence, tokens, regime, record=False).tokens,
+        }
+        if not torch.equal(calls["theirs"](), calls["ours"]()):
+            raise ValueError(f"{name}'s loop and ours reveal different tokens on the same weights: nothing to compare")
+        times = rounds(calls, config.repeats, warm=False)
+        yield Finding.median(f"{name}: their time over ours", ratios(times["theirs"], times["ours"]), "×")
+    path = unmask(plain, confidence, tokens, blocks, record=False)
+    yield Finding("share of decoding that is denoiser and pricing", 100 * path.denoiser_seconds / path.seconds, "%")
+    for name, shape in (("this backbone", plain.config), ("LLaDA-8B", LLADA_8B)):
+        most = most_saved(shape, config.prompt + config.length, config.block)
+        yield Finding(f"FLOPs with the whole head over those without: {name}", most, "×")
+
+
+def most_saved(shape: TransformerConfig, canvas: int, block: int) -> float:
+    """What a loop saves at most that computes the head only where it may reveal: (block + 1)/2 positions in the mean."""
+    trunk = trunk_flops(shape, canvas)
+    return (trunk + head_flops(shape, canvas)) / (trunk + head_flops(shape, 1) * (block + 1) / 2)
+
+
+def sources() -> dict[str, str]:
+    """Which loops run: the published files, or the plain ones written here."""
+    return {name: "published file" if os.environ.get(name) else "plain loop" for name in loops.VARIABLES}
+
+
+def _shifted(denoiser: Transformer) -> Transformer:
+    """The same weights as Dream reads them: a state predicts the token to its right."""
+    twin = Transformer(replace(denoiser.config, logit_shift=True))
+    twin.load_state_dict(denoiser.state_dict(), assign=True)
+    return twin.requires_grad_(False).eval()
+
+
+def _dream_pace(length: int, steps: int) -> pace.Pace:
+    """Dream's counts, but for the steps that reveal nothing."""
+    counts = [count for count in loops.dream_counts(length, steps) if count]
+
+    def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+        return pace.top(view, keys, torch.full_like(quota, counts[view.step]))
+
+    return rule

@@ -1,0 +1,40 @@
+"""The benchmarks by name, at full and at quick size, and what they ran on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import torch
+
+from unmask_studies.bench import caches, decoding, growth, learning, policy_cost, processes, throughput
+from unmask_studies.bench.measuring import Finding
+
+SUITE: dict[str, tuple[Callable[[Any], Iterator[Finding]], Any, Any]] = {
+    "caches": (caches.caches, caches.Caches(), caches.QUICK),
+    "policy-cost": (policy_cost.policy_cost, policy_cost.PolicyCost(), policy_cost.QUICK),
+    "decoding": (decoding.decoding, decoding.Decoding(), decoding.QUICK),
+    "learning": (learning.learning, learning.Learning(), learning.QUICK),
+    "throughput": (throughput.throughput, throughput.Throughput(), throughput.QUICK),
+    "growth": (growth.growth, growth.Growth(), growth.QUICK),
+    "processes": (processes.processes, processes.Processes(), processes.QUICK),
+}
+"""Name → the benchmark, its settings, and settings that take seconds."""
+
+
+def machine() -> dict[str, Any]:
+    """Versions, the processor and what of it is used."""
+    return {
+        "unmask": importlib.metadata.version("unmask"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "loops": decoding.sources(),
+    }

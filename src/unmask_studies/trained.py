@@ -1,0 +1,117 @@
+"""Orders that a study compares, and denoisers that it needs: found among finished runs, or trained where they are missing.
+
+A run is called after its preset, ``ablation-mlp``, or after its preset and seed, ``ablation-mlp@8``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from unmask.runs.presets import load_preset
+from unmask.runs.run import Run
+from unmask.training.denoiser.pretrain import Pretrain, pretrain
+from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.trainer import kept_step
+
+
+def finished(folder: Path, result: str = "policy") -> bool:
+    """Has the run come to its end? Its policy, or its denoiser, is written last."""
+    return (folder / result / "model.safetensors").exists() and (folder / result / "config.json").exists()
+
+
+def run_name(preset: str, seed: int | None) -> str:
+    return preset if seed is None else f"{preset}@{seed}"
+
+
+def found(name: str, runs: Path | None, result: str = "policy") -> Path | None:
+    """The finished run of that name, if it is there. One that is not finished is somebody's training: it is left alone."""
+    return runs / name if runs is not None and finished(runs / name, result) else None
+
+
+def trained(name: str, config: Learn, runs: Path | None, folder: Path) -> Path:
+    """The run of that name: found in ``runs``, else trained in ``folder/runs``, going on where an interrupted one stopped."""
+    there = found(name, runs)
+    if there is not None:
+        return there
+    place = folder / "runs" / name
+    if not finished(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for _ in learn(config, place, resume=True):
+            pass
+    return place
+
+
+def pretrained(name: str, config: Pretrain, runs: Path | None, folder: Path) -> Path:
+    """The same of a denoiser's run."""
+    there = found(name, runs, "denoiser")
+    if there is not None:
+        return there
+    place = folder / "runs" / name
+    if not finished(place, "denoiser"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for _ in pretrain(config, place, resume=True):
+            pass
+    return place
+
+
+def recipe(
+    preset: str,
+    seed: int | None = None,
+    steps: int | None = None,
+    denoiser: str | None = None,
+    validate: int | None = None,
+) -> Learn:
+    """A preset of ``unmask train`` with another seed, length, denoiser or validation, as its options would set them."""
+    config = load_preset(preset, Learn, "train")
+    if seed is not None:
+        config = replace(config, data=replace(config.data, seed=seed), training=replace(config.training, seed=seed))
+    if steps is not None:
+        every = min(steps, config.training.validate_every)
+        config = replace(config, training=replace(config.training, steps=steps, validate_every=every))
+    if validate is not None:
+        config = replace(config, training=replace(config.training, validate=validate))
+    return config if denoiser is None else replace(config, denoiser=denoiser)
+
+
+def history(run: Path) -> dict[str, Any]:
+    """What a training cost and where it ended, from its folder."""
+    records, config = Run(run).metrics(), _config(run)
+    accuracy = [
+        record[key]
+        for record in records
+        for key in ("start_accuracy", "accuracy")
+        if isinstance(record.get(key), float)
+    ]
+    training = config.get("training", {})
+    return {
+        "denoiser": config.get("denoiser"),
+        "steps": training.get("steps"),
+        "seed": training.get("seed"),
+        "objective": training.get("objective"),
+        "calls": records[-1].get("denoiser_calls") if records else None,
+        "seconds": sum(record.get("seconds", 0.0) for record in records),
+        "validation": max(accuracy, default=None),
+        "kept": kept_step(records),
+        "validated": training.get("validate"),
+    }
+
+
+def curve(run: Path) -> list[tuple[int, float]]:
+    """Denoiser calls so far, and the share of held-out problems solved, at every validation; the start has cost nothing."""
+    records = Run(run).metrics()
+    start = [(0, record["start_accuracy"]) for record in records[:1] if "start_accuracy" in record]
+    return start + [(record["denoiser_calls"], record["accuracy"]) for record in records if "accuracy" in record]
+
+
+def _config(run: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads((run / "config.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{run} is not a training run: expected its config.json, got {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("training"), dict):
+        raise ValueError(f"{run} is not the run of an order: expected [training] in its config.json")
+    return config

@@ -1,0 +1,321 @@
+"""The command as its users meet it: what it prints, what it refuses and how, what it leaves behind when it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from support.commands import Call
+from unmask.cli import main as cli
+from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.report.terminal import tables as terminal
+from unmask.runs.run import Run
+from unmask.tasks.sudoku import parse, read_csv, solve
+
+PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
+MODEL = ("--denoiser", "sudoku-9x9-imperfect")
+TINY = """# A run of seconds.
+[model]
+vocab_size = 5
+width = 6
+n_layers = 1
+n_heads = 3
+ffn = 8
+mask_id = 0
+max_length = 16
+positions = "learned"
+grid = 4
+[data]
+size = 4
+puzzles = 50
+[training]
+samples = 800
+batch = 8
+ema = 0.9
+log_every = 7
+save_every = 5
+"""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("[!.]*") if path.is_file()}
+
+
+REFUSED = {
+    "": "expected a command: data, pretrain",
+    "decod": "no command 'decod': expected one of data, .* did you mean 'decode'",
+    "decode": "Missing from unmask decode: PUZZLE",
+    "decode absent.csv": "cannot read absent.csv: No such file",
+    "decode 123": "expected a board of 16, 36 or 81 cells, got 3",
+    f"decode {'x' + PUZZLE[1:]}": "got 'x' at character 1",
+    f"decode {'55' + PUZZLE[2:]}": "has no solution: its clues contradict",
+    f"decode {'00000' + PUZZLE[5:40] + '0' * 41}": "has several solutions: expected one",
+    f"decode {PUZZLE} --scheduler confidnce": "no scheduler 'confidnce': .* did you mean 'confidence'",
+    f"decode {PUZZLE} --scheduler top_k_random:k=-1": "k must be a whole number of at least 1, got '-1'",
+    f"decode {PUZZLE} --schedler margin": "no option --schedler; did you mean '--scheduler'",
+    f"decode {PUZZLE} --denoiser sudoku-9x9-imperfet": "no denoiser .* did you mean 'sudoku-9x9-imperfect'",
+    f"decode {PUZZLE} --pace threshold:p=nan": "p must be a number of at least 0, got 'nan'",
+    f"decode {PUZZLE} --steps 0": "steps must be at least 1, got 0",
+    f"decode {PUZZLE} --block -1": "block must be at least 1, got -1",
+    f"decode {PUZZLE} --seed -1": "seed must be in",
+    f"decode {PUZZLE} --seed 99999999999999999999": "seed must be in",
+    f"decode {PUZZLE} --seed x": "Error parsing --seed: .*'x'",
+    "decode 1000000000000000 --denoiser sudoku-9x9-imperfect": "several solutions",
+    "decode 1234341221434320 --denoiser sudoku-9x9-imperfect": "decodes 9x9 boards, but the puzzle is 4x4",
+    "decode 1234341221434320 --denoiser text": "is not a denoiser of Sudoku boards",
+    "evaluate --data small.csv": "decodes 9x9 boards, but the puzzles are 4x4",
+    "evaluate --data absent.csv": "cannot read absent.csv: No such file",
+    "evaluate --data broken.csv": "broken.csv, line 2: clues clash: digit 5 stands twice in row 1",
+    "evaluate --limit 0": "at least one puzzle",
+    "evaluate --limit -3": "at least one puzzle",
+    "evaluate --limit nan": "Error parsing --limit: .*'nan'",
+    "evaluate --limit 2 --batch 0": "batch must be at least 1, got 0",
+    "evaluate --limit 2 --seed -1": "seed must be in",
+    "evaluate --limit 2 --clues roa": "a range such as 30-40, got 'roa'",
+    "evaluate --limit 2 --baseline confidnce": "the baseline 'confidnce' is not among the schedulers",
+    "evaluate --limit 2 --schedulers ,": "name at least one scheduler",
+    "evaluate --limit 2 --task sudko": "no task 'sudko'",
+    "evaluate --json absent/x.json": "cannot write absent/x.json: No such file",
+    "evaluate --json folder": "cannot write folder: it is not a file",
+    "evaluate --json small.csv --data small.csv": "would overwrite the puzzles",
+    "data": "name the file to write, or --check FILE",
+    "data small.csv": "small.csv exists: name another file",
+    "data new.csv --check small.csv": "not both",
+    "data absent/x.csv": "cannot write absent/x.csv: No such file",
+    "data new.csv --count 0": "at least one puzzle",
+    "data new.csv --count -4": "at least one puzzle",
+    "data new.csv --count 1000000000000": "out of memory",
+    "data new.csv --size 5": "size of 4, 6 or 9, got 5",
+    "data new.csv --split tst": "split must be one of train, validation, test",
+    "data --check folder": "folder is a directory",
+    "data --check broken.csv": "broken.csv, line 2: clues clash",
+    "pretrain": "Missing from unmask pretrain: --out PATH",
+    "pretrain --out new --preset sudoku-9x9-imperfet": "did you mean 'sudoku-9x9-imperfect'",
+    "pretrain --out new --preset absent.toml": "expected a preset file at absent.toml",
+    "pretrain --out new --preset typo.toml": r"in \[training\].*did you mean 'samples'",
+    "pretrain --out new --preset nan.toml": r"preset nan.toml: training.batch: expected int, got float nan",
+    "pretrain --out new --samples 3": r"samples \(3\) must be at least one batch",
+    "pretrain --out new --seed -1": "seed must be in",
+    "pretrain --out folder": "expected folder to be absent or empty, but it holds precious; .* or resume the run",
+    "pretrain --out small.csv": "expected a folder for the run, but small.csv is a file",
+    "demo --puzzles 0": "at least one puzzle",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_bad_input_is_one_line_and_changes_nothing(command: Call, tmp_path: Path, words: str) -> None:
+    (tmp_path / "small.csv").write_text("puzzle\n1234341221434320\n")
+    (tmp_path / "broken.csv").write_text(f"puzzle\n{'55' + PUZZLE[2:]}\n")
+    (tmp_path / "typo.toml").write_text(TINY.replace("samples", "sampels"))
+    (tmp_path / "nan.toml").write_text(TINY.replace("batch = 8", "batch = nan"))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "precious").write_text("kept")
+    (tmp_path / "text").mkdir()
+    if "text" in words.split():
+        config = TransformerConfig(vocab_size=7, width=4, n_layers=1, n_heads=1, ffn=4, mask_id=6, max_length=16)
+        save_denoiser(Transformer(config), tmp_path / "text")
+    before = contents(tmp_path)
+    words_list = words.split()
+    if words_list[:1] == ["evaluate"] and "--denoiser" not in words_list:
+        words_list += MODEL
+    code, out, err = command(*words_list)
+    assert code == 2, err
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert err.startswith("unmask: ")
+    assert "Traceback" not in err
+    assert re.search(REFUSED[words], err), err
+    assert contents(tmp_path) == before
+
+
+def test_help_is_short_and_examples_stand_on_lines_of_their_own(command: Call) -> None:
+    code, out, _ = command("--help")
+    assert code == 0
+    assert "$ unmask" not in out
+    listed = re.findall(r"^\W+([\w-]+)  +\w.*\.\W*$", out.partition("(required)")[2], re.MULTILINE)
+    assert listed == list(cli.COMMANDS)  # a line each, no line more
+    code, out, _ = command("evaluate", "--help")
+    examples = [line for line in out.splitlines() if "$ unmask" in line]
+    assert code == 0
+    assert len(examples) == 4
+    assert all(line.count("unmask evaluate") == 1 for line in examples)
+
+
+def test_decode_prints_json_that_tells_the_whole_path(command: Call) -> None:
+    code, out, err = command("decode", PUZZLE, *MODEL, "--json", "--scheduler", "entropy")
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    blanks = [cell for cell, digit in enumerate(PUZZLE) if digit == "0"]
+    assert sorted(record["order"]) == blanks
+    assert record["step"] == list(range(len(blanks)))
+    assert record["denoiser_calls"] == len(blanks)
+    assert sum(record["token_logp"]) == pytest.approx(record["path_logp"], abs=1e-3)
+    truth = "".join(map(str, np.asarray(solve(parse(PUZZLE)))))
+    assert record["solved"] == (record["answer"] == truth)
+    wrong = [k for k, cell in enumerate(record["order"]) if record["answer"][cell] != truth[cell]]
+    assert record["first_wrong"] == (wrong[0] if wrong else None)
+
+
+def test_decode_uses_the_learned_order_and_says_where_it_leaves_confidence(command: Call) -> None:
+    code, out, err = command("decode", PUZZLE, *MODEL, "--json")
+    assert (code, err) == (0, "")
+    record = json.loads(out)
+    beside = record["compared"]
+    assert (record["scheduler"], beside["scheduler"]) == ("sas", "confidence")
+    parts = beside["parts_at"]
+    assert record["order"][:parts] == beside["order"][:parts]
+    assert record["order"][parts] != beside["order"][parts]
+    alone = json.loads(command("decode", PUZZLE, *MODEL, "--json", "--scheduler", "confidence")[1])
+    assert "compared" not in alone and alone["order"] == beside["order"]
+    code, out, _ = command("decode", PUZZLE, *MODEL)
+    row, column = divmod(record["order"][parts], 9)
+    digit = record["answer"][record["order"][parts]]
+    assert code == 0
+    assert f"the two part at reveal {parts + 1}: {digit} at row {row + 1}, column {column + 1}" in out
+    same = command("decode", PUZZLE, *MODEL, "--scheduler", "margin", "--compare", "margin")[1]
+    assert "margin order" in same and "the same cells in the same order" in same
+
+
+def test_decode_of_a_file_follows_evaluate(command: Call, tmp_path: Path) -> None:
+    """The same puzzles, the same seeds: the random orders of both solve the same ones. Nothing in a pipe but text."""
+    assert command("data", "p.csv", "--count", "3", "--clues", "44-46", "--seed", "4")[0] == 0
+    words = ("--schedulers", "random,left_to_right", "--data", "p.csv", "--seed", "2", "--by-difficulty")
+    code, table, err = command("evaluate", *MODEL, *words, "--json", "r.json", "--no-nll")
+    assert (code, err) == (0, "")
+    assert "\x1b" not in table
+    assert "n = 3" in table
+    stored = json.loads((tmp_path / "r.json").read_text())
+    assert stored["n"] == 3
+    assert stored["command"].startswith("unmask evaluate --denoiser")
+    fields = {"scheduler", "exact", "exact_low", "exact_high", "cell", "nll", "denoiser_calls", "seconds"}
+    assert all(row.keys() >= fields for row in stored["rows"])
+    code, out, _ = command("decode", "p.csv", *MODEL, "--scheduler", "random", "--seed", "2", "--json")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record["puzzle"] for record in records] == ["".join(map(str, row)) for row in read_csv("p.csv").puzzles]
+    assert "".join(str(int(record["solved"])) for record in records) == stored["rows"][0]["solved"]
+
+
+def test_decode_draws_boards_without_escape_codes(command: Call) -> None:
+    code, out, _ = command("decode", PUZZLE, *MODEL, "--scheduler", "right_to_left")
+    assert code == 0
+    assert "\x1b" not in out
+    lines = out.splitlines()
+    assert lines[0].startswith("right_to_left order, sudoku-9x9-imperfect: ")
+    assert lines[2].split("  ")[0].replace("!", " ").startswith("5 3 ")
+    # The last blank goes first.
+    assert out.split()[-3:] == ["1", "·", "·"]
+    assert ("!" in out) == ("wrong" in lines[0])
+
+
+def test_no_colour_on_a_terminal_that_wants_none() -> None:
+    def drawn(no_color: bool) -> str:
+        screen = Console(force_terminal=True, no_color=no_color, color_system="truecolor", width=80)
+        rank = np.full(16, -1)
+        rank[[3, 7]] = [0, 1]
+        with screen.capture() as capture:
+            screen.print(terminal.board(np.arange(16) % 4 + 1, rank, rank == 1))
+            screen.print(terminal.ranks(rank))
+        return capture.get()
+
+    assert "\x1b[38;2" in drawn(no_color=False)
+    assert "\x1b[38;2" not in drawn(no_color=True)
+    assert drawn(no_color=True).count("!") == 1
+
+
+def test_data_and_its_check(command: Call, tmp_path: Path) -> None:
+    code, out, _ = command("data", "p.csv", "--count", "20", "--size", "4", "--seed", "1")
+    assert (code, out) == (0, "wrote 20 puzzles (test split, seed 1) to p.csv\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["p.csv"]
+    code, out, _ = command("data", "--check", "p.csv")
+    assert code == 0
+    assert out.startswith("p.csv: 20 puzzles, each with one solution; clues ")
+    shares = [float(line.split("│")[3].strip().rstrip("%")) for line in out.splitlines() if "%" in line]
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+
+
+def test_presets_lists_what_there_is(command: Call) -> None:
+    code, out, _ = command("presets")
+    assert code == 0
+    for name in ("sudoku-9x9-imperfect", "pretrain", "confidence", "expert"):
+        assert name in out
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_is_one_line(command: Call, monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    def stop(*args: object, **options: object) -> None:
+        os.kill(os.getpid(), getattr(signal, name))
+        time.sleep(1)
+
+    monkeypatch.setattr(cli, "read_csv", stop)
+    before = signal.getsignal(signal.SIGTERM)
+    stopped, out, err = command("data", "--check", "p.csv")
+    assert (stopped, out, err.count("\n")) == (code, "", 1)
+    assert "--resume" not in err  # nothing to go on with
+    assert signal.getsignal(signal.SIGTERM) is before
+    monkeypatch.setattr("unmask.cli.train.load_preset", stop)
+    stopped, _, err = command("train", "--out", "runs/order")
+    assert stopped == code and err.count("\n") == 1 and "train goes on with --resume" in err
+
+
+def test_a_reader_that_leaves(tmp_path: Path) -> None:
+    process = start(tmp_path, "presets", stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (1, "")
+
+
+def start(folder: Path, *words: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+    source = str(Path(cli.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "unmask", *words],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_stopped_killed_and_resumed_is_bit_for_bit_the_same(command: Call, tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    words = ("pretrain", "--preset", "tiny.toml", "--out")
+    assert command(*words, "whole")[0] == 0
+    reached = 0
+    for stop, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)):
+        process = start(tmp_path, *words, "broken", "--resume")
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            latest = tmp_path / "broken" / "checkpoints" / "latest.json"
+            if latest.exists() and json.loads(latest.read_text())["step"] > reached:
+                process.send_signal(stop)
+                break
+            time.sleep(0.002)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == code, err
+        assert err.count("\n") == (1 if stop == signal.SIGTERM else 0), err
+        checkpoint = Run(tmp_path / "broken").load_latest()
+        assert checkpoint is not None
+        assert reached < checkpoint.step < 100
+        reached = checkpoint.step
+    code, _, err = command(*words, "broken")
+    assert code == 2
+    assert "resume" in err
+    assert command(*words, "broken", "--resume")[0] == 0
+    whole, broken = (tmp_path / name / "denoiser" / "model.safetensors" for name in ("whole", "broken"))
+    assert whole.read_bytes() == broken.read_bytes()
+    losses = [[(r["step"], r["loss"]) for r in Run(tmp_path / name).metrics()] for name in ("whole", "broken")]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 15

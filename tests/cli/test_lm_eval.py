@@ -1,0 +1,177 @@
+"""`unmask lm-eval` as its users meet it: the same scores as from Python, runs that resume, errors in a line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install unmask[lm]")
+
+from support.families import write
+from support.tokenizers import words
+from unmask.cli import main as cli
+from unmask.evaluation.lm_eval.model import UnmaskLM
+from unmask.evaluation.lm_eval.run import evaluate_task
+from unmask.evaluation.lm_eval.settings import Decoding, LmEval
+from unmask.evaluation.lm_eval.tasks import load_task
+from unmask.report.traces.reading import read
+from unmask.runs.presets import list_presets, load_preset
+
+PROBLEMS = 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = write(tmp_path_factory.mktemp("tiny") / "llada", "llada", max_sequence_length=4096)
+    words(size=31, eos=27, chat=True).save_pretrained(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Problems whose answers a vocabulary of numbered words gets right now and then."""
+    made = tmp_path_factory.mktemp("data")
+    (made / "gsm8k").mkdir()
+    for split in ("train", "test"):
+        rows = [{"question": f"w{n + 3} w{2 * n}", "answer": f"w{n}\n#### {2 + 20 * (n % 2)}"} for n in range(PROBLEMS)]
+        (made / "gsm8k" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return made
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: Any) -> None:
+    monkeypatch.setattr(sys, "argv", ["unmask", "lm-eval", *map(str, words)])
+    cli.main()
+
+
+def test_samples_leave_traces_and_are_the_same_with_them(
+    folder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        "--preset",
+        "gsm8k-128-32",
+        "--denoiser",
+        folder,
+        "--data",
+        data,
+        "--length",
+        6,
+        "--block",
+        3,
+        "--shots",
+        1,
+    ]
+    run(monkeypatch, *given, "--limit", 3, "--out", tmp_path / "plain")
+    run(monkeypatch, *given, "--limit", 3, "--traces", 2, "--out", tmp_path / "traced")
+    both = [(tmp_path / name / "scores.jsonl").read_text() for name in ("plain", "traced")]
+    assert both[0] == both[1]
+    written = sorted((tmp_path / "traced" / "traces").iterdir())
+    assert len(written) == 2 and "unmask view" in capsys.readouterr().out
+    samples = [json.loads(line) for line in (tmp_path / "traced" / "samples.jsonl").read_text().splitlines()]
+    for path in written:
+        trace = read(path)
+        (mine,) = (sample for sample in samples if trace.problem == f"{sample['task']}, problem {sample['doc']}")
+        (decoded,) = trace.paths
+        assert decoded.candidates is not None and decoded.denoiser_calls == mine["denoiser_calls"]
+        assert len(decoded.order) == mine["reveals"] and max(decoded.step) + 1 == mine["steps"]
+
+
+def test_the_command_and_python_agree(
+    folder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    given = ["--preset", "gsm8k-128-32", "--denoiser", folder, "--data", data, "--dtype", "float32", "--length", 6]
+    given += ["--block", 3, "--scheduler", "margin", "--shots", 2, "--ends", "suppress"]
+    run(monkeypatch, *given, "--limit", 4, "--out", out)
+    shown = capsys.readouterr().out
+    results = json.loads((out / "results.json").read_text())
+    decoding = Decoding(length=6, block=3, scheduler="margin", ends="suppress")
+    model = UnmaskLM(str(folder), decoding, batch_size=1)
+    found = evaluate_task(model, load_task("gsm8k", data, shots=2, length=6), limit=4)
+    assert results["scores"] == found["scores"]
+    assert len(set(results["scores"].values())) > 0 and results["documents"] == 4
+    texts = [json.loads(line)["response"] for line in (out / "samples.jsonl").read_text().splitlines()]
+    assert sorted(texts) == sorted(record["response"] for record in model.log.records.values())
+    assert "74.2%" in shown  # what was published for margin, beside the main metric
+    assert "margin" in shown and "4 problems, 2-shot" in shown
+    again = shown.split("another folder:")[1].split()
+    assert again[:4] == ["unmask", "lm-eval", "--preset", "gsm8k-128-32"]
+
+    # Resumed with more problems: the first four are not repeated.
+    lines = (out / "samples.jsonl").read_text()
+    run(monkeypatch, *given, "--limit", PROBLEMS, "--batch", 2, "--out", out, "--resume")
+    assert (out / "samples.jsonl").read_text().startswith(lines)
+    assert len((out / "samples.jsonl").read_text().splitlines()) == PROBLEMS
+    assert json.loads((out / "results.json").read_text())["documents"] == PROBLEMS
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, *given, "--out", out, "--resume", "--seed", 5)
+    assert end.value.code == 2
+    assert "cannot resume" in capsys.readouterr().err
+
+
+def test_chat_and_turns_reach_the_prompt(folder: Path, data: Path) -> None:
+    model = UnmaskLM(str(folder), Decoding(length=2))
+    seen: list[str] = []
+    original = model.generate_until
+    model.generate_until = lambda requests: [seen.extend(r.args[0] for r in requests), original(requests)][1]  # type: ignore
+    task = load_task("gsm8k", data, shots=1, length=2)
+    evaluate_task(model, task, limit=1, chat=True, multiturn=True)
+    # The template writes w1 before each turn and w3 where the answer begins: example, its answer, question.
+    assert seen[0].count("w1 ") == 3 and seen[0].endswith("w3")
+    evaluate_task(model, load_task("gsm8k", data, shots=1, length=2), limit=1, chat=True, multiturn=False)
+    assert seen[1].count("w1 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--preset", "gsm8k-256-all"], "unknown lm_eval preset 'gsm8k-256-all'; did you mean"),
+        (["--data", "/nowhere"], "no file /nowhere/gsm8k/train.jsonl: for gsm8k the data folder must hold"),
+        (["--limit", "0"], "limit must be at least 1, got 0"),
+        (["--lenght", "3"], "has no option --lenght; did you mean '--length'?"),
+        (["--scheduler", "confidnce"], "did you mean 'confidence'?"),
+        (["--shots", "-1"], "shots must be at least 0, got -1"),
+        (["--denoiser", "nowhere"], "no denoiser 'nowhere'"),
+    ],
+)
+def test_errors_are_one_line(
+    folder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    words: list[str], message: str,
+) -> None:  # fmt: skip
+    given = {"--denoiser": str(folder), "--data": str(data), "--length": "2", "--dtype": "float32"}
+    given |= dict(zip(words[::2], words[1::2], strict=True))
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, *(word for pair in given.items() for word in pair), "--out", tmp_path / "run")
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_an_existing_folder_is_refused(
+    folder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, "--denoiser", folder, "--data", data, "--length", 2, "--dtype", "float32", "--out", tmp_path)
+    assert end.value.code == 2
+    assert "to be absent or" in capsys.readouterr().err
+
+
+def test_every_preset_says_what_it_reproduces() -> None:
+    presets = list_presets("lm_eval")
+    assert len(presets) == 35
+    for preset in presets:
+        config = load_preset(preset.path, LmEval)
+        numbers = [int(word) for word in preset.name.split("-") if word.isdigit()]
+        decoding = config.decoding
+        assert config.source and config.task in preset.name
+        if numbers:
+            assert numbers[0] == decoding.length
+            whole = "any" in preset.name or (len(numbers) > 1 and numbers[1] == numbers[0])
+            assert decoding.block == (None if whole else numbers[1])
+        assert (decoding.steps or decoding.length) == (numbers[2] if len(numbers) > 2 else decoding.length)
+        assert all(0 < value < 1 for value in config.published.values())

@@ -1,0 +1,58 @@
+"""Same seed, same configuration, same number of threads: the same bits, in this process and the next. What a soak would notice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import soak
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+import torch
+torch.set_num_threads(int(sys.argv[2]))
+from support import kill_harness
+for _ in kill_harness.JOBS["policy"](Path(sys.argv[1])):
+    pass
+"""
+
+
+def trained(folder: Path, threads: int = 1, hashing: str = "0") -> dict[str, object]:
+    """A tiny training in an interpreter of its own: its weights' digest and its metrics without times."""
+    subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder), str(threads), str(Path(__file__).parent)],
+        env={**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONHASHSEED": hashing},
+        check=True,
+        timeout=280,
+        capture_output=True,
+    )
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        del record["seconds"]
+    weights = (folder / "policy" / "model.safetensors").read_bytes()
+    return {"weights": hashlib.sha256(weights).hexdigest(), "metrics": records}
+
+
+def test_two_processes_train_the_same_bits(tmp_path: Path) -> None:
+    """Python's own hashing differs between the two: no order of a set or a dictionary may leak into a training."""
+    assert trained(tmp_path / "a", hashing="1") == trained(tmp_path / "b", hashing="2")
+
+
+def test_growth_is_told_from_noise() -> None:
+    steady = [500 * 2**20 + (step * 7919) % 4096 * 16 for step in range(600)]
+    assert not soak.growth(steady).leaks
+    leaking = [size + 20_000 * step for step, size in enumerate(steady)]
+    found = soak.growth(leaking)
+    assert found.leaks and found.low < 20_000 < found.high
+    settling = [min(step, 150) * 10**6 + size for step, size in enumerate(steady)]
+    assert not soak.growth(settling).leaks  # the first third is warm-up
+    with pytest.raises(ValueError, match="soak for longer"):
+        soak.growth(steady[:50])

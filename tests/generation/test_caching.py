@@ -1,0 +1,361 @@
+"""Caches compute less and are exact where they say so.
+
+Yardsticks: no cache at all (``refresh=1``; a transformer of one block, whose keys and values depend on nothing but token and
+place); and for what is not exact, forwards of the whole canvas in which hooks put stale keys and values in place, with neither
+packing nor bookkeeping.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from support.denoisers import CountingTable, text_denoiser
+from support.families import write
+from support.tokenizers import words
+from unmask.decoding.loop import path_logp, unmask
+from unmask.decoding.pricing import price
+from unmask.decoding.protocols import Focus, View
+from unmask.decoding.rows import Regime
+from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.transformer import Transformer
+from unmask.generation.caching import Cached, cached
+from unmask.generation.generate import generate, infill
+from unmask.generation.guidance import Guided
+from unmask.schedulers.heuristics import confidence, look_ahead
+from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+
+FAMILIES = {
+    "ours": {"logit_shift": False, "positions": "learned", "qkv_bias": False, "max_length": 64},
+    "llada": {"logit_shift": False, "qkv_bias": False, "n_kv_heads": None, "rope_float32": True},
+    "dream": {"logit_shift": True, "qkv_bias": True},
+}
+PROMPTS = ["w3 w4 w6 w7 w9", "w8", "w10 w11 w12 w13 w14 w15 w16"]
+
+
+def model(family: str, layers: int = 2) -> Transformer:
+    return text_denoiser(n_layers=layers, end_ids=(), **FAMILIES[family])
+
+
+def canvases(denoiser: Transformer, rows: int = 4, prompt: int = 5, length: int = 12) -> dict[str, Any]:
+    """Prompts of different lengths, padded on the left, some tokens of the answer given."""
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(1, 12, (rows, prompt + length), generator=generator)
+    given = torch.rand(rows, length, generator=generator) < 0.2
+    tokens[:, prompt:] = torch.where(given, tokens[:, prompt:], denoiser.mask_id)
+    places = torch.arange(prompt + length).expand(rows, -1)
+    return {
+        "tokens": tokens,
+        "attention": places >= (torch.arange(rows) % 3)[:, None],
+        "region": places >= prompt,
+    }
+
+
+def decode(denoiser: Any, scheduler: Any = confidence, regime: Regime = Regime(block=4), **canvas: Any) -> Any:  # noqa: B008
+    return unmask(denoiser, scheduler, canvas.pop("tokens"), regime, **canvas)
+
+
+def assert_same(a: Any, b: Any) -> None:
+    for name in ("tokens", "order", "step", "logp"):
+        assert torch.equal(getattr(a, name), getattr(b, name)), name
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_refresh_at_every_step_is_no_cache(family: str, cache: str) -> None:
+    denoiser = model(family)
+    canvas = canvases(denoiser)
+    plain, exact = decode(denoiser, **canvas), decode(cached(denoiser, cache, 1), **canvas)
+    assert_same(plain, exact)
+    assert exact.positions == plain.positions == plain.denoiser_calls * canvas["tokens"].shape[1]
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize(("family", "steps"), [("ours", None), ("llada", 6), ("dream", None), ("dream", 6)])
+def test_one_block_of_weights_is_exact_whatever_is_reused(family: str, cache: str, steps: int | None) -> None:
+    """Keys and values of the only block are functions of token and place: none is ever stale."""
+    denoiser = model(family, layers=1)
+    canvas = canvases(denoiser)
+    plain, reused = (decode(d, regime=Regime(4, steps), **canvas) for d in (denoiser, cached(denoiser, cache)))
+    assert torch.equal(plain.order, reused.order)
+    assert torch.equal(plain.tokens, reused.tokens)
+    assert torch.allclose(plain.logp, reused.logp, atol=1e-5)
+    assert reused.positions < plain.positions
+
+
+class Stale:
+    """The same decoding by whole forwards: keys and values outside ``computed`` are replaced by those of the last exact one."""
+
+    def __init__(self, denoiser: Transformer) -> None:
+        self.denoiser, self.kept, self.computed = denoiser, {}, None
+        for number, block in enumerate(denoiser.blocks):
+            for name in ("k", "v"):
+                getattr(block.attention, name).register_forward_hook(self.hook(f"{name}{number}"))  # pyright: ignore
+
+    def hook(self, name: str) -> Any:
+        def replaced(_module: Any, _inputs: Any, output: Tensor) -> Tensor:
+            if self.computed is None:
+                self.kept[name] = output
+                return output
+            return torch.where(self.computed[..., None], output, self.kept[name])
+
+        return replaced
+
+    def __call__(self, tokens: Tensor, attention: Tensor | None, computed: Tensor | None) -> Tensor:
+        self.computed = computed
+        return self.denoiser.hidden(tokens, attention)
+
+
+@torch.no_grad()
+def plain_cached_decode(
+    denoiser: Transformer, tokens: Tensor, attention: Tensor, start: int, block: int, cache: str, refresh: int
+) -> list[int]:
+    """One row by confidence: its order, by the definition."""
+    stale, tokens, order, length = Stale(denoiser), tokens.clone()[None], [], len(tokens)
+    place = torch.arange(length)
+    for begin in range(start, length, block):
+        inside = (place >= begin) & (place < begin + block)
+        again = inside if cache == "dual" else place >= begin
+        if denoiser.config.logit_shift:
+            again = again | again.roll(-1) & (place < length - 1)
+        since = 0
+        while bool((hidden := (tokens[0] == denoiser.mask_id) & inside).any()):
+            exact = since % refresh == 0
+            states = stale(tokens, attention[None], None if exact else again[None])
+            prices = price(denoiser.logits(states[0, hidden]), denoiser.forbidden_ids)
+            best = int(prices.confidence.argmax())
+            order.append(int(torch.nonzero(hidden)[best]))
+            tokens[0, order[-1]] = prices.best[best]
+            since += 1
+    return [*order, *tokens[0].tolist()]
+
+
+@pytest.mark.parametrize("refresh", [3, 99])
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_stale_is_what_the_definition_says(family: str, cache: str, refresh: int) -> None:
+    """Rows of a padded batch, which are in different blocks most of the time, against each row by itself in plain forwards."""
+    denoiser, start = model(family, layers=3), 5
+    canvas = canvases(denoiser, rows=3)
+    path = decode(cached(denoiser, cache, refresh), **canvas)
+    for row in range(len(path.tokens)):
+        plain = model(family, layers=3)
+        wanted = plain_cached_decode(plain, canvas["tokens"][row], canvas["attention"][row], start, 4, cache, refresh)
+        n = int(path.reveals[row])
+        assert [*path.order[row, :n].tolist(), *path.tokens[row].tolist()] == wanted
+
+
+def test_a_cache_changes_something() -> None:
+    """Otherwise the tests above could not fail."""
+    denoiser = model("dream", layers=3)
+    canvas = canvases(denoiser, rows=8)
+    exact, reused = decode(denoiser, **canvas), decode(cached(denoiser, "dual"), **canvas)
+    assert not torch.allclose(exact.logp, reused.logp, atol=1e-3)
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize("family", ["ours", "dream"])
+def test_a_row_does_not_depend_on_its_batch(family: str, cache: str) -> None:
+    """Nor on padding: rows that leave early, stand in other blocks and are refreshed at other times, against each alone."""
+    denoiser = model(family, layers=3)
+    canvas = canvases(denoiser, rows=5)
+    canvas["tokens"][1, 7:] = 3  # leaves at once, almost
+    canvas["tokens"][3, 5:9] = 4  # begins in the second block
+    seeds = torch.arange(5) + 7
+    regime = Regime(4, None, order_temperature=0.5, token_temperature=0.8)
+    together = decode(cached(denoiser, cache, 3), regime=regime, seeds=seeds, **canvas)
+    for row in range(5):
+        real = canvas["attention"][row]
+        alone = decode(
+            cached(denoiser, cache, 3),
+            regime=regime,
+            seeds=seeds[row : row + 1],
+            tokens=canvas["tokens"][row : row + 1, real],
+            region=canvas["region"][row : row + 1, real],
+        )
+        n = int(alone.reveals[0])
+        assert int(together.reveals[row]) == n
+        assert torch.equal(together.order[row, :n] - int((~real).sum()), alone.order[0, :n])
+        assert torch.equal(together.tokens[row, real], alone.tokens[0])
+        assert torch.allclose(together.logp[row, :n], alone.logp[0, :n], atol=1e-4)
+
+
+def test_one_cache_serves_one_decoding_after_another() -> None:
+    denoiser = model("llada")
+    reused = cached(denoiser, "dual", 3)
+    first, second = canvases(denoiser), canvases(denoiser, length=8)
+    once = decode(reused, **first)
+    decode(reused, **second)
+    assert_same(decode(reused, **first), once)
+
+
+def test_equal_canvases_are_not_shared() -> None:
+    """Two rows may reach one canvas by different ways, and have kept different things."""
+    denoiser = model("llada", layers=3)
+    canvas = canvases(denoiser, rows=1)
+    many = {name: tensor.repeat(6, 1) for name, tensor in canvas.items()}
+    regime = Regime(6, order_temperature=3.0)
+    paths = [
+        decode(cached(denoiser, "dual"), regime=regime, share=share, seeds=torch.arange(6), **many)
+        for share in (False, True)
+    ]
+    assert_same(*paths)
+
+
+def test_positions_are_counted_as_they_are_computed() -> None:
+    """4 of 12 tokens a block, 5 before them: 17 positions where a block begins; then the block, or all from the block on."""
+    denoiser = model("llada")
+    tokens = torch.full((2, 17), denoiser.mask_id)
+    tokens[:, :5] = 3
+    for cache, later in (("dual", [4, 4, 4]), ("prefix", [12, 8, 4])):
+        path = decode(cached(denoiser, cache), tokens=tokens)
+        assert path.positions == 2 * sum(17 + 3 * n for n in later)
+        assert path.denoiser_calls == 2 * 12
+        path = decode(cached(denoiser, cache, 2), tokens=tokens)
+        assert path.positions == 2 * sum(2 * 17 + 2 * n for n in later)
+    shifted = decode(cached(model("dream"), "dual"), tokens=tokens)
+    assert shifted.positions == 2 * 3 * (17 + 3 * 5)  # and the left neighbour of a block's first token
+    counting = CountingTable(mask_id=12, vocabulary=13)
+    path = decode(counting, tokens=tokens)
+    assert path.positions == 17 * path.denoiser_calls == 17 * counting.forwarded
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_guidance_keeps_both_canvases_apart(cache: str) -> None:
+    """Exact for one block of weights; for several, with a refresh at every step."""
+    for layers, refresh in ((1, None), (2, 1)):
+        denoiser = model("llada", layers)
+        canvas = canvases(denoiser)
+        plain, reused = (decode(Guided(d, 1.5, 5), **canvas) for d in (denoiser, cached(denoiser, cache, refresh)))
+        assert torch.equal(plain.order, reused.order)
+        assert torch.allclose(plain.logp, reused.logp, atol=1e-4)
+        assert plain.denoiser_calls == reused.denoiser_calls
+    # Both halves have the prompt's or the masks' keys, not each other's.
+    denoiser = model("llada", 3)
+    tokens = canvases(denoiser)["tokens"]
+    focus = Focus(torch.arange(4), torch.zeros(4, dtype=torch.long), torch.arange(17).expand(4, -1) >= 9, 0)
+    reused = Guided(cached(denoiser, cache), 1.5, 5)
+    with torch.no_grad():
+        first = reused.hidden(tokens, None, focus)
+        again = reused.hidden(tokens, None, replace(focus, step=1))
+    assert torch.allclose(first, again, atol=1e-5)
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_a_grid_is_cached_too(cache: str) -> None:
+    """Heads that see a row, a column or a box; given and hidden cells in each block; three layers, so that much is stale."""
+
+    def grid() -> Transformer:
+        shape = {"n_heads": 3, "n_kv_heads": None, "width": 24, "grid": 4, "positions": "learned", "max_length": 16}
+        return text_denoiser(n_layers=3, end_ids=(), logit_shift=False, qkv_bias=False, **shape)
+
+    denoiser = grid()
+    tokens = torch.randint(1, 12, (3, 16), generator=torch.Generator().manual_seed(3))
+    hidden = torch.rand(3, 16, generator=torch.Generator().manual_seed(4)) < 0.7
+    tokens, region = tokens.masked_fill(hidden, denoiser.mask_id), torch.ones_like(hidden)
+    exact = decode(denoiser, tokens=tokens, region=region)
+    assert_same(exact, decode(cached(denoiser, cache, 1), tokens=tokens, region=region))
+    path = decode(cached(denoiser, cache), tokens=tokens, region=region)
+    assert path.positions < exact.positions
+    assert not torch.allclose(path.logp, exact.logp, atol=1e-3)
+    for row in range(3):
+        wanted = plain_cached_decode(grid(), tokens[row], region[row], 0, 4, cache, 99)
+        n = int(path.reveals[row])
+        assert [*path.order[row, :n].tolist(), *path.tokens[row].tolist()] == wanted
+
+
+@pytest.mark.parametrize("kind", ["transformer", "hidden"])
+def test_a_policy_sees_the_rest_as_it_was(kind: str) -> None:
+    """Positions behind the block have the prices of the last exact step in ``dual`` and those of now in ``prefix``."""
+    denoiser = model("llada", layers=2)
+    config = PolicyConfig(
+        kind, 8, 1, 2, tokens=False, residual=False, vocab_size=13, mask_id=12, hidden_width=denoiser.config.width
+    )
+    torch.manual_seed(0)
+    policy = OrderPolicy(config).requires_grad_(False)
+    canvas = canvases(denoiser)
+    assert_same(decode(denoiser, policy, **canvas), decode(cached(denoiser, "dual", 1), policy, **canvas))
+    for cache in ("prefix", "dual"):
+        seen: list[View] = []
+
+        def watched(view: View, seen: list[View] = seen) -> Tensor:
+            seen.append(view)
+            return policy(view)
+
+        watched.whole = True  # pyright: ignore[reportFunctionMemberAccess]
+        path = decode(cached(denoiser, cache), watched, tokens=canvas["tokens"][:1], region=canvas["region"][:1])
+        assert int(path.reveals[0]) == int((canvas["tokens"][0] == 12).sum())
+        assert not (path.tokens == 12).any()
+        first, second = seen[:2]
+        behind = second.hidden & ~second.eligible
+        assert torch.equal(first.eligible & ~second.eligible, first.tokens != second.tokens)  # the same block
+        assert torch.equal(first.entropy[behind], second.entropy[behind]) == (cache == "dual")
+        assert not torch.equal(first.entropy[second.eligible], second.entropy[second.eligible])
+
+
+def test_looking_ahead_and_likelihoods_are_exact() -> None:
+    """Whoever asks without a focus gets the canvas's own states, and leaves the cache alone."""
+    denoiser = model("llada")
+    canvas = canvases(denoiser)
+    reused = cached(denoiser, "dual", 1)
+    assert_same(decode(denoiser, look_ahead(3), **canvas), decode(reused, look_ahead(3), **canvas))
+    stale = Cached(denoiser, "dual")
+    path = decode(stale, **canvas)
+    logp = [path_logp(d, path.tokens, path.order, attention=canvas["attention"]) for d in (denoiser, stale)]
+    assert torch.equal(*logp)
+
+
+def test_states_that_were_handed_out_do_not_change() -> None:
+    denoiser = model("llada")
+    held: list[tuple[Tensor, Tensor]] = []
+    decode(
+        cached(denoiser, "dual", 3),
+        on_step=lambda step: held.append((step.view.states, step.view.states.clone())),
+        **canvases(denoiser),
+    )
+    assert len(held) > 6
+    assert all(torch.equal(now, then) for now, then in held)
+
+
+@pytest.mark.parametrize("family", ["llada", "illada", "dream", "smdm"])
+def test_generate_with_every_family(tmp_path: FilePath, family: str) -> None:
+    lengths = {"llada": {"max_sequence_length": 64}, "smdm": {}}.get(family, {"max_position_embeddings": 64})
+    denoiser = load_denoiser(write(tmp_path / family, family, **lengths))
+    options: dict[str, Any] = {"length": 12, "block": 4, "stop_at_end": False}
+    plain = generate(denoiser, words(31), PROMPTS, **options)
+    for cache in ("prefix", "dual"):
+        exact = generate(denoiser, words(31), PROMPTS, cache=cache, refresh=1, **options)
+        assert torch.equal(exact.path.tokens, plain.path.tokens)
+        fewer = generate(denoiser, words(31), PROMPTS, cache=cache, guidance=0.5, **options)
+        whole = generate(denoiser, words(31), PROMPTS, guidance=0.5, **options)
+        assert fewer.path.denoiser_calls == whole.path.denoiser_calls
+        assert fewer.path.positions < whole.path.positions
+        assert not (fewer.path.tokens == denoiser.mask_id).any()
+    gaps = infill(denoiser, words(31), ["w3 <mask:4> w6 <mask>"], cache="dual", refresh=2, block=2)
+    assert int(gaps.path.reveals[0]) == 5
+
+
+def test_what_is_refused() -> None:
+    denoiser = model("llada")
+    for cache, refresh, message in (
+        ("duel", None, "none, prefix, dual"),
+        ("none", 4, "no cache to refresh"),
+        ("dual", 0, "at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cached(denoiser, cache, refresh)
+    with pytest.raises(ValueError, match="CountingTable does not"):
+        cached(CountingTable(), "dual")
+    assert cached(denoiser) is denoiser
+    reused = Cached(denoiser, "dual")
+    active = torch.ones(1, 4, dtype=torch.bool)
+    tokens = torch.full((1, 4), denoiser.mask_id)
+    row = torch.zeros(1, dtype=torch.long)
+    reused.hidden(tokens, None, Focus(row, row, active, 0))
+    with pytest.raises(ValueError, match="has not seen"):
+        reused.hidden(tokens, None, Focus(row + 1, row, active, 1))

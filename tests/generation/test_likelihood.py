@@ -1,0 +1,188 @@
+"""Likelihoods of orders: exact where the joint is known, and `path_logp` equal to the loop that it stands for."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from support.denoisers import CountingTable, JointTable, text_denoiser
+from support.reference import distributions, puzzles
+from unmask.decoding.loop import path_logp, unmask
+from unmask.decoding.protocols import Scheduler, View
+from unmask.decoding.rows import Regime
+from unmask.schedulers.heuristics import confidence, margin, random
+from unmask.schedulers.loading import load_scheduler
+
+
+def all_orders(length: int) -> Tensor:
+    return torch.tensor(list(itertools.permutations(range(length))))
+
+
+def follow(order: Tensor, length: int) -> Scheduler:
+    """Reveals each row in its given order."""
+    scores = torch.zeros(len(order), length)
+    for row, k in torch.nonzero(order >= 0).tolist():
+        scores[row, order[row, k]] = -k
+    return lambda view: scores[view.rows]
+
+
+def test_every_order_of_the_oracle_gives_the_joint() -> None:
+    """The chain rule, forwards and backwards: 24 orders of 4 positions, sequences likely and unlikely."""
+    oracle, orders = JointTable(length=4, tokens=3), all_orders(4)
+    canvas = torch.full((len(orders), 4), oracle.mask_id)
+    for place in (0, 17, 44, 80, int(oracle.joint.argmax()), int(oracle.joint.argmin())):
+        target = oracle.sequences()[place].expand(len(orders), -1)
+        exact = oracle.joint.flatten()[place].log().float().expand(len(orders))
+        path = unmask(oracle, follow(orders, 4), canvas, target=target)
+        assert torch.equal(path.order, orders)
+        torch.testing.assert_close(path.path_logp, exact, atol=1e-5, rtol=0)
+        torch.testing.assert_close(path_logp(oracle, target, orders).sum(1), exact, atol=1e-5, rtol=0)
+
+
+def test_the_oracle_given_clues() -> None:
+    oracle, orders = JointTable(length=4, tokens=3, seed=1), torch.tensor([[0, 2, 3], [3, 2, 0], [2, 0, 3]])
+    target = torch.tensor([[2, 1, 0, 2]]).expand(3, -1)
+    exact = oracle.joint[2, 1, 0, 2].log() - oracle.joint[:, 1].sum().log()
+    torch.testing.assert_close(path_logp(oracle, target, orders).sum(1), exact.float().expand(3), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name", ["confidence", "entropy", "right_to_left", "random", "gumbel_confidence", "look_ahead"]
+)
+@pytest.mark.parametrize("regime", [Regime(), Regime(steps=2), Regime(block=2, order_temperature=0.5)])
+def test_likelihoods_sum_to_one(name: str, regime: Regime) -> None:
+    """Whatever the denoiser and the order, Σ_x p(x | σ(x)) = 1, for the order may only depend on what is revealed.
+
+    A scheduler that peeked at the target would break it; all rows share a seed, so that random orders are functions too.
+    """
+    denoiser = CountingTable(vocabulary=4, mask_id=3)
+    target = torch.tensor(list(itertools.product(range(3), repeat=4)))
+    canvas = torch.full_like(target, denoiser.mask_id)
+    seeds = torch.full((len(target),), 5)
+    path = unmask(denoiser, load_scheduler(name), canvas, regime, target=target, seeds=seeds)
+    assert path.path_logp.double().exp().sum().item() == pytest.approx(1, abs=1e-5)
+
+
+def test_an_oracle_scheduler_does_peek() -> None:
+    denoiser = CountingTable(vocabulary=4, mask_id=3)
+    target = torch.tensor(list(itertools.product(range(3), repeat=4)))
+    path = unmask(denoiser, load_scheduler("gt_logp"), torch.full_like(target, 3), target=target)
+    assert abs(path.path_logp.exp().sum().item() - 1) > 1e-3
+
+
+def test_the_joint_is_recovered() -> None:
+    oracle = JointTable(length=4, tokens=3, seed=2)
+    target = oracle.sequences()
+    path = unmask(oracle, confidence, torch.full_like(target, oracle.mask_id), target=target, share=True)
+    torch.testing.assert_close(path.path_logp.double().exp(), oracle.joint.flatten(), atol=1e-7, rtol=1e-4)
+    # In one step the likelihood is the product of the marginals instead.
+    once = unmask(oracle, confidence, torch.full_like(target, oracle.mask_id), Regime(steps=1), target=target)
+    marginals = [oracle.joint.sum([j for j in range(4) if j != i]) for i in range(4)]
+    product = torch.stack([m[target[:, i]] for i, m in enumerate(marginals)]).prod(0)
+    torch.testing.assert_close(once.path_logp.double().exp(), product, atol=1e-7, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 256])
+@pytest.mark.parametrize("regime", [Regime(), Regime(block=4, steps=5), Regime(steps=2, order_temperature=1.0)])
+def test_a_given_order_is_the_loop_along_it(regime: Regime, rows_at_once: int) -> None:
+    denoiser = CountingTable()
+    tokens, target = puzzles(denoiser, 7, 9)
+    path = unmask(denoiser, margin, tokens, regime, target=target)
+    states = {tuple(canvas) for batch in denoiser.canvases for canvas in batch.tolist()}
+    before = denoiser.forwarded
+    logp = path_logp(denoiser, target, path.order, path.step, rows_at_once=rows_at_once)
+    assert torch.equal(logp, path.logp)
+    assert denoiser.forwarded - before == len(states) <= path.denoiser_calls
+    assert sum(denoiser.priced[-math.ceil(len(states) / rows_at_once) :]) == int(path.reveals.sum())
+
+
+def test_without_steps_each_reveal_is_its_own() -> None:
+    denoiser = CountingTable()
+    tokens, target = puzzles(denoiser, 6, 8, seed=4)
+    order = unmask(denoiser, random, tokens, Regime(steps=3), target=target).order
+    logp = path_logp(denoiser, target, order)
+    assert torch.equal(logp, unmask(denoiser, follow(order, 8), tokens, target=target).logp)
+    for row in range(len(tokens)):
+        canvas = tokens[row].tolist()
+        for k, i in enumerate(order[row].tolist()):
+            if i < 0:
+                assert logp[row, k] == 0
+                continue
+            expected = math.log(distributions(denoiser, canvas)[i][int(target[row, i])])
+            assert logp[row, k].item() == pytest.approx(expected, abs=1e-5)
+            canvas[i] = int(target[row, i])
+
+
+def test_equal_states_are_one_forward() -> None:
+    """All orders of a canvas pass through its 2^n − 1 partial canvases, however many rows there are."""
+    denoiser = CountingTable()
+    orders = all_orders(4)
+    target = torch.tensor([[0, 1, 2, 4]]).expand(len(orders), -1)
+    logp = path_logp(denoiser, target, orders)
+    assert denoiser.forwarded == 2**4 - 1
+    assert len({round(x, 4) for x in logp.sum(1).tolist()}) > 20  # no joint: its orders differ
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_padding_and_likelihoods(left: bool) -> None:
+    denoiser = text_denoiser()
+    target = torch.tensor([[5, 6, 7, 8, 9, 10]])
+    order = torch.tensor([[3, 5, 0, 4]])
+    alone = path_logp(denoiser, target, order)
+    padding = torch.full((1, 3), 11)
+    padded = torch.cat([padding, target] if left else [target, padding], 1)
+    attention = torch.ones_like(padded, dtype=torch.bool)
+    attention[:, :3] = not left
+    attention[:, 6:] &= left
+    moved = order + 3 if left else order
+    torch.testing.assert_close(path_logp(denoiser, padded, moved, attention=attention), alone, atol=1e-5, rtol=1e-5)
+    both = path_logp(
+        denoiser, padded.expand(2, -1), moved.expand(2, -1), attention=torch.stack([attention[0], attention[0] | True])
+    )
+    torch.testing.assert_close(both[:1], alone, atol=1e-5, rtol=1e-5)
+    assert (both[1] - both[0]).abs().max() > 1e-3  # the same tokens with another mask are another state
+
+
+def test_what_stays_hidden_stays_hidden() -> None:
+    """A path that leaves positions hidden: its own canvas is the target of its likelihood."""
+    denoiser = CountingTable()
+    tokens = torch.full((1, 7), denoiser.mask_id)
+    candidates = torch.tensor([[True, False, True, True, False, True, True]])
+    path = unmask(denoiser, confidence, tokens, candidates=candidates)
+    assert torch.equal(path_logp(denoiser, path.tokens, path.order, path.step), path.logp)
+
+
+def test_orders_are_checked() -> None:
+    denoiser = CountingTable()
+    target = torch.zeros(2, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match="twice"):
+        path_logp(denoiser, target, torch.tensor([[0, 1], [2, 2]]))
+    assert path_logp(denoiser, target, torch.full((2, 3), -1)).tolist() == [[0, 0, 0]] * 2
+    assert denoiser.forwarded == 0
+
+
+def test_rank_inverts_the_order() -> None:
+    denoiser = CountingTable()
+    tokens, _ = puzzles(denoiser, 5, 8)
+    path = unmask(denoiser, confidence, tokens)
+    for row, k in torch.nonzero(path.order >= 0).tolist():
+        assert path.rank[row, path.order[row, k]] == k
+    assert torch.equal(path.rank >= 0, tokens == denoiser.mask_id)
+    assert torch.equal(path.reveals, (tokens == denoiser.mask_id).sum(1))
+
+
+def test_the_view_hides_the_target_from_all_but_oracles() -> None:
+    denoiser = CountingTable()
+    tokens, target = puzzles(denoiser, 5, 8)
+    seen: list[View] = []
+
+    def spy(view: View) -> Tensor:
+        seen.append(view)
+        return view.confidence
+
+    unmask(denoiser, spy, tokens, target=target)
+    assert seen and all(view.reference is None and view.reference_logp is None for view in seen)

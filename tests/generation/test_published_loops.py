@@ -1,0 +1,264 @@
+"""Our decoder reveals what the published ones reveal, on the same weights: LLaDA's ``generate.py`` and Dream's sampler.
+
+The loops here are plain re-implementations of the published algorithms, a prompt at a time, with the whole head at every step.
+``test_llada_itself`` and ``test_dream_itself`` run the published files where an environment variable names them.
+
+Both loops may reveal their mask token, which trained models never prefer and random weights do: its logit is made hopeless here. At
+temperature 0 nothing is drawn.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from support.families import write
+from support.tokenizers import words
+from unmask.decoding import paces as pace
+from unmask.decoding.loop import unmask
+from unmask.decoding.protocols import View
+from unmask.decoding.rows import Regime
+from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.transformer import Transformer
+from unmask.generation.generate import Generation, generate
+from unmask.generation.text_canvas import prompt_canvas
+from unmask.schedulers.heuristics import confidence
+
+PROMPTS = ["w3 w4 w5 w6 w7", "w8", "w10 w11 w12 w13 w14 w15 w16"]
+LBT = [(12, 12, 12), (16, 16, 8), (16, 16, 5), (12, 6, 12), (16, 4, 8), (12, 4, 9), (8, 1, 8), (12, 6, 2)]
+
+
+@pytest.fixture(scope="module")
+def llada(tmp_path_factory: pytest.TempPathFactory) -> Transformer:
+    folder = write(tmp_path_factory.mktemp("llada"), "llada", max_sequence_length=64)
+    return load_denoiser(folder)  # pyright: ignore[reportReturnType]
+
+
+@pytest.fixture(scope="module")
+def dream(tmp_path_factory: pytest.TempPathFactory) -> Transformer:
+    folder = write(tmp_path_factory.mktemp("dream"), "dream", max_position_embeddings=64)
+    return load_denoiser(folder)  # pyright: ignore[reportReturnType]
+
+
+def unshifted(dream: Transformer) -> Transformer:
+    """Dream as its own decoder sees it: the state of a position predicts its right neighbour."""
+    raw = Transformer(replace(dream.config, logit_shift=False))
+    raw.load_state_dict(dream.state_dict())
+    return raw.eval()
+
+
+@torch.no_grad()
+def all_logits(denoiser: Transformer, tokens: Tensor, attention: Tensor | None = None) -> Tensor:
+    logits = denoiser.logits(denoiser.hidden(tokens, attention))
+    return logits.index_fill(-1, torch.tensor(denoiser.forbidden_ids), -1e9)
+
+
+def llada_loop(
+    denoiser: Transformer, prompt: list[int], length: int, block: int, steps: int, scale: float
+) -> list[int]:
+    """ML-GSAI/LLaDA ``generate.py``: blocks from the left; in each, the likeliest of the best tokens, ⌊n/T⌋ or one more."""
+    x = torch.tensor([prompt + [denoiser.mask_id] * length])
+    given = x != denoiser.mask_id
+    blocks = length // block
+    steps = steps // blocks
+    for number in range(blocks):
+        stop = len(prompt) + (number + 1) * block
+        counts = [block // steps + (i < block % steps) for i in range(steps)]
+        for count in counts:
+            hidden = x == denoiser.mask_id
+            logits = all_logits(denoiser, x)
+            if scale > 0:
+                without = all_logits(denoiser, x.masked_fill(given, denoiser.mask_id))
+                logits = without + (scale + 1) * (logits - without)
+            p, best = logits.softmax(-1).max(-1)
+            p = p.masked_fill(~hidden, -torch.inf)
+            p[:, stop:] = -torch.inf
+            chosen = p[0].topk(count).indices
+            x[0, chosen] = best[0, chosen]
+    return x[0, len(prompt) :].tolist()
+
+
+def dream_counts(length: int, steps: int, published: bool) -> list[int]:
+    """How many tokens each step reveals.
+
+    Published: of n hidden tokens ⌊n·(1 − s/t)⌋ go, with t from 1 to ε = 0.001, and in the last step all that are left. Because
+    t ends at ε and not at 0, n·(1 − s/t) stays just below the whole number that was meant, and rounding down takes one away: with a
+    step per token the first step reveals nothing (a forward in vain) and the last one two (the second without seeing the first).
+    """
+    if not published:
+        return [length // steps + (i < length % steps) for i in range(steps)]
+    time = torch.linspace(1, 1e-3, steps + 1)
+    counts, left = [], torch.tensor(float(length))
+    for i in range(steps):
+        counts.append(int(left * (1 - time[i + 1] / time[i])) if i < steps - 1 else int(left))
+        left = left - counts[-1]
+    return counts
+
+
+def dream_loop(raw: Transformer, prompt: list[int], length: int, steps: int, rule: str, published: bool) -> list[int]:
+    """Dream's ``generation_utils.py``, ``_sample`` with ``alg`` = ``rule`` and its shift; one block, no temperature."""
+    x = torch.tensor([prompt + [raw.mask_id] * length])
+    for count in dream_counts(length, steps, published):
+        hidden = x == raw.mask_id
+        logits = all_logits(raw, x)
+        logits = torch.cat([logits[:, :1], logits[:, :-1]], dim=1)
+        p = logits.softmax(-1)
+        best = p.argmax(-1)
+        ordered = p.sort(-1, descending=True).values
+        score = {
+            "maskgit_plus": ordered[..., 0],
+            "topk_margin": ordered[..., 0] - ordered[..., 1],
+            "entropy": (p * (p + 1e-10).log()).sum(-1),
+        }[rule].masked_fill(~hidden, -torch.inf)
+        chosen = score[0].topk(count).indices
+        x[0, chosen] = best[0, chosen]
+    return x[0, len(prompt) :].tolist()
+
+
+RULES = {"maskgit_plus": "confidence", "topk_margin": "margin", "entropy": "entropy"}
+
+
+def ids(prompt: str) -> list[int]:
+    return [int(word.removeprefix("w")) for word in prompt.split()]
+
+
+def revealed(done: Generation) -> list[list[int]]:
+    return [row[inside].tolist() for row, inside in zip(done.path.tokens, done.canvas.region, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("length", "block", "steps", "scale"), [*((*lbt, 0.0) for lbt in LBT), (12, 12, 6, 1.5), (12, 4, 9, 0.5)]
+)
+def test_llada(llada: Transformer, length: int, block: int, steps: int, scale: float) -> None:
+    """All prompts in one padded batch, against the published loop on each alone."""
+    options: dict[str, Any] = {"length": length, "block": block, "steps": steps, "guidance": scale}
+    ours = generate(llada, words(31), PROMPTS, stop_at_end=False, **options)
+    theirs = [llada_loop(llada, ids(prompt), length, block, steps, scale) for prompt in PROMPTS]
+    assert revealed(ours) == theirs
+    assert len({tuple(row) for row in theirs}) == len(PROMPTS)  # the prompts matter
+    # Stopping at the end token changes nothing before it.
+    stopped = generate(llada, words(31, eos=27), PROMPTS, **options)
+    for row, whole in zip(revealed(stopped), theirs, strict=True):
+        end = whole.index(27) if 27 in whole else len(whole)
+        assert row[:end] == whole[:end]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("length", "steps"), [(10, 10), (16, 8), (12, 5), (9, 2)])
+def test_dream(dream: Transformer, length: int, steps: int, rule: str) -> None:
+    ours = generate(dream, words(), PROMPTS, length=length, steps=steps, scheduler=RULES[rule], stop_at_end=False)
+    raw = unshifted(dream)
+    assert revealed(ours) == [dream_loop(raw, ids(prompt), length, steps, rule, published=False) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("length", "steps"), [(10, 10), (16, 8), (12, 5)])
+def test_dream_with_its_own_counts(dream: Transformer, length: int, steps: int, rule: str) -> None:
+    """As published, the first step too short and the last too long: a pace reproduces it, but for the steps that reveal nothing."""
+    counts = [count for count in dream_counts(length, steps, published=True) if count]
+
+    def published(view: View, keys: Tensor, quota: Tensor) -> Tensor:
+        return pace.top(view, keys, torch.full_like(quota, counts[view.step]))
+
+    options: dict[str, Any] = {"length": length, "scheduler": RULES[rule], "pace": published, "stop_at_end": False}
+    ours = generate(dream, words(), PROMPTS, **options)
+    raw = unshifted(dream)
+    assert revealed(ours) == [dream_loop(raw, ids(prompt), length, steps, rule, published=True) for prompt in PROMPTS]
+
+
+def test_what_dream_does_with_a_step_per_token() -> None:
+    assert dream_counts(16, 16, published=True) == [0, *[1] * 14, 2]
+    assert dream_counts(128, 128, published=True)[0] == 0
+    assert dream_counts(128, 128, published=True)[-1] == 2
+    assert dream_counts(128, 128, published=False) == [1] * 128
+    for length, steps in [(128, 64), (256, 100), (17, 5)]:
+        assert sum(dream_counts(length, steps, published=True)) == length
+
+
+def test_dream_needs_its_shift(dream: Transformer) -> None:
+    """Without it the same weights give another text: the test above could have failed."""
+    shifted = generate(dream, words(), PROMPTS, length=12)
+    plain = generate(unshifted(dream), words(), PROMPTS, length=12)
+    assert all(a != b for a, b in zip(revealed(shifted), revealed(plain), strict=True))
+
+
+def published(variable: str, what: str) -> ModuleType:
+    where = os.environ.get(variable)
+    if not where:
+        pytest.skip(f"{variable} names no {what}")
+    spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class AsPublished:
+    """A denoiser behind the interface that the published loops call."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, denoiser: Transformer) -> None:
+        self.denoiser = denoiser
+
+    def __call__(self, tokens: Tensor, attention_mask: Any = None, *_: Any) -> SimpleNamespace:
+        real = attention_mask.bool() if isinstance(attention_mask, Tensor) else None
+        if real is not None and real.dim() == 4:
+            real = real[:, 0].any(1)  # Dream's mask says of each pair whether both are real
+        return SimpleNamespace(logits=all_logits(self.denoiser, tokens, real))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.5])
+@pytest.mark.parametrize(("length", "block", "steps"), [(16, 16, 16), (16, 16, 8), (16, 4, 8), (12, 6, 2)])
+def test_llada_itself(llada: Transformer, length: int, block: int, steps: int, scale: float) -> None:
+    """With UNMASK_LLADA_DECODER = LLaDA's generate.py; a padded batch, as that file's own example."""
+    theirs = published("UNMASK_LLADA_DECODER", "generate.py of LLaDA")
+    canvas = prompt_canvas(llada, words(31), PROMPTS, length)
+    tokens = theirs.generate(
+        AsPublished(llada), canvas.tokens[:, :-length], canvas.attention[:, :-length].long(),
+        steps=steps, gen_length=length, block_length=block, cfg_scale=scale, mask_id=llada.mask_id,
+    )  # fmt: skip
+    options: dict[str, Any] = {"length": length, "block": block, "steps": steps, "guidance": scale}
+    assert revealed(generate(llada, words(31), PROMPTS, stop_at_end=False, **options)) == tokens[:, -length:].tolist()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("length", "steps"), [(16, 16), (16, 8), (12, 5)])
+def test_dream_itself(dream: Transformer, length: int, steps: int, rule: str) -> None:
+    """With UNMASK_DREAM_DECODER = Dream's generation_utils.py; a padded batch, its counts as they are published."""
+    theirs = published("UNMASK_DREAM_DECODER", "generation_utils.py of Dream")
+    canvas = prompt_canvas(dream, words(), PROMPTS, length)
+
+    class Published(AsPublished, theirs.DreamGenerationMixin):
+        pass
+
+    config = SimpleNamespace(
+        output_history=False, return_dict_in_generate=False, return_dict=False, max_length=canvas.tokens.shape[1],
+        mask_token_id=dream.mask_id, steps=steps, eps=1e-3, alg=rule, alg_temp=None, temperature=0.0, top_p=None, top_k=None,
+    )  # fmt: skip
+    tokens = Published(unshifted(dream))._sample(
+        canvas.tokens[:, :-length], attention_mask=canvas.attention[:, :-length].long(), generation_config=config,
+        generation_tokens_hook_func=lambda step, x, logits: x, generation_logits_hook_func=lambda step, x, logits: logits,
+    )  # fmt: skip
+    raw = unshifted(dream)
+    assert tokens[:, -length:].tolist() == [
+        dream_loop(raw, ids(prompt), length, steps, rule, published=True) for prompt in PROMPTS
+    ]
+
+
+def test_the_loop_without_text_agrees(llada: Transformer) -> None:
+    """``generate`` adds canvases and words, nothing else: the bare loop reveals the same."""
+    canvas = prompt_canvas(llada, words(31), PROMPTS, 12)
+    regime = Regime(block=4, steps=6, stop_at_end=False)
+    path = unmask(llada, confidence, canvas.tokens, regime, attention=canvas.attention, region=canvas.region)
+    done = generate(llada, words(31), PROMPTS, length=12, block=4, steps=6, stop_at_end=False)
+    assert torch.equal(path.tokens, done.path.tokens)
+    assert torch.equal(path.order, done.path.order)

@@ -1,0 +1,133 @@
+"""The playground over many races: its memory stays what it was, and who leaves leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from support.playground import SMALL, until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory and threads are read from /proc"),
+]
+RACES = int(os.environ.get("UNMASK_SOAK_RACES", "150"))
+WARM_UP = 50  # the races kept for the viewer, and what the allocator holds on to for each thread
+LEAK = 6.0  # kB per race: less than the trace of one small race, the least that could be forgotten
+KEEPING_ALL = (
+    "import unmask.report.playground.server as s; s.TRACES_KEPT = 10**9; from unmask.cli.play import play; play(port=0)"
+)
+
+
+class Running:
+    """A playground in a process of its own."""
+
+    def __init__(self, *command: str) -> None:
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=environ)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
+
+    def status(self, name: str) -> int:
+        """A number of the process: VmRSS in kB, Threads."""
+        found = re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1])
+
+    def race(self) -> None:
+        """A whole race, and a look at it in the viewer."""
+        connection, response = self._begun()
+        text = response.read().decode()
+        assert response.status == 200 and "event: end\n" in text, text[-300:]
+        connection.close()
+        connection.request("GET", json.loads(text.rpartition("data: ")[2])["view"])
+        assert b"</html>" in connection.getresponse().read()
+        connection.close()
+
+    def leave(self) -> None:
+        """Begin a race, as soon as those before have ended, and go."""
+        end, status = time.monotonic() + 120, 429
+        while status == 429 and time.monotonic() < end:
+            connection, response = self._begun()
+            status = response.status
+            response.readline()
+            response.close()
+            connection.close()
+            time.sleep(0 if status == 200 else 0.05)
+        assert status == 200
+
+    def _begun(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        asked = {"puzzle": SMALL.puzzle, "denoiser": SMALL.denoiser, "orders": ["confidence", "sas"]}
+        connection.request("POST", "/race", json.dumps(asked), {"Content-Type": "application/json"})
+        return connection, connection.getresponse()
+
+
+@contextlib.contextmanager
+def running(*command: str) -> Iterator[Running]:
+    one = Running(*command)
+    yield one
+    one.process.send_signal(signal.SIGINT)
+    assert one.process.wait(timeout=60) == 0
+
+
+def growth(server: Running, races: int) -> tuple[float, float, float]:
+    """kB per race after the warm-up: the slope of the resident memory, and its 95 % limits."""
+    memory = []
+    for nth in range(WARM_UP + races):
+        server.race()
+        if nth >= WARM_UP:
+            memory.append(server.status("VmRSS"))
+    line: Any = stats.linregress(np.arange(races), memory)
+    half = float(stats.t.ppf(0.975, races - 2) * line.stderr)
+    return float(line.slope), float(line.slope) - half, float(line.slope) + half
+
+
+def test_memory_does_not_grow() -> None:
+    with running("-m", "unmask", "play", "--port", "0") as server:
+        slope, low, high = growth(server, RACES)
+        print(
+            f"\n{RACES} races: {slope:+.2f} kB per race [{low:+.2f}, {high:+.2f}], {server.status('VmRSS')} kB at the end"
+        )
+        assert slope < LEAK
+
+
+def test_a_playground_that_forgets_nothing_is_found_out() -> None:
+    with running("-c", KEEPING_ALL) as server:
+        slope, low, high = growth(server, 60)
+        print(f"\nkeeping every trace: {slope:+.2f} kB per race [{low:+.2f}, {high:+.2f}]")
+        assert low > LEAK
+
+
+def test_who_leaves_leaves_no_thread_behind() -> None:
+    with running("-m", "unmask", "play", "--port", "0") as server:
+        idle = server.status("Threads")
+        server.race()
+        assert until(lambda: server.status("Threads") == idle)
+        for _ in range(30):
+            server.leave()
+        # And some who never say what they want: some go, the others are let go after a while.
+        silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
+        for one in silent[:10]:
+            one.close()
+        assert until(lambda: server.status("Threads") > idle)
+        assert until(lambda: server.status("Threads") == idle)
+        server.race()
+        for one in silent[10:]:
+            assert one.recv(1) == b""  # it was the server that closed
+            one.close()

@@ -1,0 +1,188 @@
+"""The policy: starts as confidence, never sees what is hidden, respects the grid's symmetries, and knows what it fits."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.decoding.loop import unmask
+from unmask.decoding.protocols import Scheduler, View
+from unmask.decoding.rows import Regime
+from unmask.denoisers.loading import load_denoiser
+from unmask.schedulers.heuristics import confidence, uncertainty
+from unmask.schedulers.policy import KINDS, OrderPolicy, PolicyConfig
+from unmask.tasks.sudoku import apply, generate, random_symmetries
+
+DENOISER = load_denoiser("sudoku-9x9-imperfect")
+
+
+def policy_of(kind: str, seed: int = 0, **options: object) -> OrderPolicy:
+    torch.manual_seed(seed)
+    config = PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2, size=9, length=81, vocab_size=10, hidden_width=48)
+    return OrderPolicy(dataclasses.replace(config, **options))  # pyright: ignore[reportArgumentType]
+
+
+def stirred(kind: str) -> OrderPolicy:
+    """A policy whose readout is not zero: one that has learned something."""
+    policy = policy_of(kind)
+    torch.nn.init.normal_(policy.network.readout.weight, generator=torch.Generator().manual_seed(1))
+    return policy
+
+
+def boards(count: int, clues: int = 45) -> tuple[torch.Tensor, torch.Tensor]:
+    puzzles, solutions = generate(count, clues=clues, seed=5)
+    return torch.from_numpy(puzzles.astype(np.int64)), torch.from_numpy(solutions.astype(np.int64))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("base", [confidence, uncertainty])
+def test_an_untrained_policy_is_the_order_of_its_base(kind: str, base: Scheduler) -> None:
+    tokens, _ = boards(3)
+    ours, theirs = (unmask(DENOISER, s, tokens) for s in (policy_of(kind, base=base.__name__), base))  # pyright: ignore
+    assert torch.equal(ours.order, theirs.order)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_do_not_depend_on_the_target(kind: str) -> None:
+    tokens, target = boards(2)
+    policy = stirred(kind)
+    first = unmask(DENOISER, policy, tokens[:1], Regime(order_temperature=1.0), target=target[:1])
+    other = target[:1].clone()
+    hidden = tokens[0] == 0
+    other[0, hidden] = other[0, hidden].flip(0)
+    second = unmask(DENOISER, policy, tokens[:1], Regime(order_temperature=1.0), target=other)
+    assert first.states is not None and second.states is not None
+    assert torch.equal(first.states.scores[0], second.states.scores[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_observations_reproduce_the_scores(kind: str) -> None:
+    tokens, target = boards(3)
+    policy = stirred(kind)
+    path = unmask(DENOISER, policy, tokens, Regime(order_temperature=1.0), target=target, observe=policy.observe)
+    states = path.states
+    assert states is not None
+    again = policy.score(states.observed).masked_fill(~states.eligible, -torch.inf)
+    assert torch.allclose(again, states.scores, atol=1e-4)
+    logv = policy.logv(again, states.observed)
+    taken = logv[states.revealed]
+    recorded = torch.stack([path.order_logp[r, k] for r, k in zip(states.row, states.step, strict=True)])
+    assert torch.allclose(taken, recorded, atol=1e-4)
+
+
+def test_grid_policy_is_equivariant() -> None:
+    """Relabel digits and move cells: the scores move along. The network is tested alone, the denoiser is not symmetric."""
+    policy = stirred("grid")
+    generator = torch.Generator().manual_seed(0)
+    tokens, _ = boards(4)
+    logp = torch.randn(4, 81, 9, generator=generator).log_softmax(-1)
+    hidden = tokens == 0
+    seen = {
+        "hidden": hidden,
+        "tokens": tokens,
+        "logp": logp,
+        "best": torch.where(hidden, logp.argmax(-1) + 1, tokens),
+        "confidence": logp.amax(-1).masked_fill(~hidden, -torch.inf),
+    }
+    symmetries = random_symmetries(4, 9, 3)
+    cells = torch.from_numpy(symmetries.cells.astype(np.int64))
+    digits = torch.from_numpy(symmetries.digits.astype(np.int64))
+    moved_logp = torch.empty_like(logp)
+    for b in range(4):
+        moved_logp[b][:, digits[b, 1:] - 1] = logp[b][cells[b]]
+    moved = {
+        "hidden": hidden.gather(1, cells),
+        "tokens": torch.from_numpy(apply(symmetries, tokens.numpy().astype(np.int8)).astype(np.int64)),
+        "logp": moved_logp,
+        "best": digits.gather(1, seen["best"].gather(1, cells)),
+        "confidence": seen["confidence"].gather(1, cells),
+    }
+    assert torch.allclose(policy.score(moved), policy.score(seen).gather(1, cells), atol=1e-4)
+
+
+def test_padding_does_not_change_the_scores_of_a_transformer_policy() -> None:
+    policy = stirred("transformer")
+    generator = torch.Generator().manual_seed(2)
+    seen = {
+        "hidden": torch.rand(1, 6, generator=generator) < 0.7,
+        "tokens": torch.randint(0, 10, (1, 6), generator=generator),
+        "confidence": -torch.rand(1, 6, generator=generator),
+        "features": torch.randn(1, 6, 4, generator=generator),
+        "real": torch.ones(1, 6, dtype=torch.bool),
+    }
+    padded = {name: torch.cat([value, torch.zeros_like(value[:, :2])], dim=1) for name, value in seen.items()}
+    assert torch.allclose(policy.score(padded)[:, :6], policy.score(seen), atol=1e-5)
+
+
+def test_saved_policy_comes_back_and_says_what_it_is(tmp_path: Path) -> None:
+    policy = stirred("grid")
+    policy.save_pretrained(tmp_path)
+    again = OrderPolicy.from_pretrained(tmp_path)
+    assert again.config == policy.config
+    for name, p in again.named_parameters():
+        assert torch.equal(p, dict(policy.named_parameters())[name])
+
+
+def test_a_denoiser_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="10 tokens"):
+        policy_of("grid").check(load_denoiser("sudoku-4x4"))
+    with pytest.raises(ValueError, match="width 32"):
+        policy_of("hidden", hidden_width=32).check(DENOISER)
+    assert policy_of("hidden").check(DENOISER) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "oracle"}, "kind"),
+        ({"kind": "mlp", "features": ("luck",)}, "luck"),
+        ({"kind": "mlp", "temperature": 0.0}, "positive"),
+        ({"kind": "mlp", "base": "luck"}, "base must be one of confidence, uncertainty"),
+    ],
+)
+def test_bad_configurations_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PolicyConfig(**options)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_blocks_the_head_is_computed_where_the_policy_looks(kind: str) -> None:
+    """A position-wise policy chooses alike whether the rest is priced or not, and does not ask for it."""
+    tokens, _ = boards(2)
+    policy = stirred(kind)
+    rows: list[int] = []
+
+    def counting(view: View) -> torch.Tensor:
+        rows.append(len(view.at[0]))
+        return policy(view)
+
+    counting.whole = True  # pyright: ignore
+    all_priced = unmask(DENOISER, counting, tokens, Regime(block=9))
+    priced, rows[:] = sum(rows), []
+    counting.whole = policy.whole  # pyright: ignore
+    as_asked = unmask(DENOISER, counting, tokens, Regime(block=9))
+    assert torch.equal(all_priced.order, as_asked.order) and torch.equal(all_priced.tokens, as_asked.tokens)
+    assert (sum(rows) < priced) == (kind in ("mlp", "hidden"))
+
+
+def test_a_blockwise_transformer_asks_for_its_block_alone() -> None:
+    tokens, _ = boards(2)
+    rows: dict[bool, int] = {}
+    for blockwise in (False, True):
+        policy = policy_of("transformer", blockwise=blockwise)
+        torch.nn.init.normal_(policy.network.readout.weight, generator=torch.Generator().manual_seed(1))
+        path = unmask(
+            DENOISER,
+            policy,
+            tokens,
+            Regime(block=9),
+            on_step=lambda s, b=blockwise: rows.update({b: rows.get(b, 0) + len(s.view.at[0])}),
+        )
+        assert int(path.reveals.sum()) == int((tokens == 0).sum())
+    assert rows[True] < rows[False] / 2
+    with pytest.raises(ValueError, match="whole board"):
+        PolicyConfig(kind="grid", blockwise=True)

@@ -1,0 +1,311 @@
+"""Studies on small text tasks: they measure what evaluate measures, train what is missing once, and count ends right."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from support.text_problems import Truthful, tiny
+from unmask.decoding.rows import Regime
+from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.loading import load_denoiser
+from unmask.evaluation.evaluate import Report, Row, evaluate
+from unmask.schedulers.loading import load_scheduler
+from unmask.tasks.arithmetic import Arithmetic
+from unmask.tasks.code import Code
+from unmask.tasks.kinds import WRITTEN
+from unmask.tasks.passages import OTHER, Passages
+from unmask.tasks.text_problems import WrittenTask
+from unmask.tasks.vocabulary import END, PAD, encode
+from unmask.training.denoiser.masked_trainer import MaskedTraining
+from unmask.training.policy.config import PolicyTraining
+from unmask_studies.catalogue import load_study
+from unmask_studies.study import Cell, Findings, conclude, run_study
+from unmask_studies.text import ground
+from unmask_studies.text.characters import Characters
+from unmask_studies.text.ends import decoded, first_ends
+from unmask_studies.text.ground import Ground, Texts, blocks_of
+from unmask_studies.text.lengths import Lengths
+from unmask_studies.text.parallel import Parallel
+from unmask_studies.trained import curve, finished, history
+
+SMALL = Texts(generated=3, steps=1, prompts=2, validate=2)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a denoiser for each task."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed, (name, kind) in enumerate(WRITTEN.items()):
+        save_denoiser(tiny(kind, seed), folder / name / "denoiser")
+    return folder
+
+
+def run(study: Any, folder: Path, **options: Any) -> Findings:
+    names = [done.name for done in run_study(study, folder, **options)]
+    return conclude(study, folder, names, "a study", "unmask study")
+
+
+def cell(value: Cell | str) -> str:
+    return value.text if isinstance(value, Cell) else value
+
+
+# The ground: denoisers and orders.
+
+
+def test_what_is_missing_is_trained_once_and_what_is_there_is_not(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Ground(SMALL, runs, tmp_path)
+    assert here.denoiser("code") == str(runs / "code")
+    pieces = {piece.name: piece for piece in here.pieces(["code"], ["sas-code"])}
+    assert pieces["the denoiser of code"].compute() == {"folder": str(runs / "code")}
+    past = pieces["the order sas-code"].compute()
+    assert past["denoiser"] == str(runs / "code") and past["steps"] == 1
+    assert finished(tmp_path / "runs" / "sas-code")
+    monkeypatch.setattr("unmask_studies.trained.learn", None)
+    assert pieces["the order sas-code"].compute() == past
+    elsewhere = Ground(SMALL, tmp_path / "runs", tmp_path / "other")
+    monkeypatch.setattr(ground, "pretrained", None)
+    assert elsewhere.order("sas-code") == str(tmp_path / "runs" / "sas-code")
+    with pytest.raises(ValueError, match=r"was trained for .*code, not for .*other"):
+        {piece.name: piece for piece in elsewhere.pieces([], ["sas-code"])}["the order sas-code"].compute()
+
+
+def test_a_denoiser_is_trained_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = ground.load_preset("code", ground.Pretrain, "pretrain")
+    tiny = replace(usual, model=replace(usual.model, width=16, n_layers=1, n_heads=2, ffn=16))
+    monkeypatch.setattr(ground, "load_preset", lambda *_: tiny)
+    here = Ground(replace(SMALL, samples=64), None, tmp_path)
+    [piece] = here.pieces(["code"])
+    piece.compute()
+    assert finished(tmp_path / "runs" / "code", "denoiser")
+    stored = json.loads((tmp_path / "runs" / "code" / "config.json").read_text())
+    assert stored["training"]["samples"] == stored["data"]["count"] == 64
+
+
+def test_a_shorter_training_shows_the_same_canvases() -> None:
+    usual, short = Ground(Texts(), None, Path()).config("sas-code"), Ground(SMALL, None, Path()).config("sas-code")
+    assert isinstance(short.data, Code) and isinstance(usual.data, Code)
+    assert short.data.count == 2 < usual.data.count
+    assert replace(usual.data, count=2) == short.data
+    assert torch.equal(short.data(0, 2).target, replace(usual.data, count=40)(0, 2).target)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Texts(limit=0), "expected some problems"),
+        (lambda: Ground(Texts(generated=0), None, Path()), "without generated problems there are none"),
+        (lambda: blocks_of("code", (3,)), "divide the length 40 of code"),
+        (lambda: Lengths(tasks=("prose",)), "no text task 'prose'"),
+        (lambda: Lengths(orders=("confidence",)), "orders must have left_to_right"),
+        (lambda: Parallel(regimes=((6, 2),)), "a step for each of them"),
+        (lambda: Parallel(paces=("fast",)), "fast"),
+        (lambda: Ground(Texts(), None, Path()).config("demo"), "the preset demo is for sudoku"),
+        (lambda: Characters(order_training=PolicyTraining()), "must be 'nll'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# The studies.
+
+
+def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
+    study = Lengths(tasks=("code",), blocks=(1, 4), orders=("left_to_right", "confidence"), sets=SMALL, runs=runs)
+    found = run(study, tmp_path)
+    measured = [path.name for path in (tmp_path / "pieces").glob("*left_to_right.json")]
+    assert len(measured) == 3  # blocks do not change it
+    columns = ["40–40", "40–10", "48–48", "48–12", "56–56", "56–14"]
+    assert list(found.tables[0].columns) == ["order", *columns]
+    assert [row[0] for row in found.tables[1].rows] == columns
+    assert [row[4] for row in found.tables[1].rows] == [""] * 6  # the paper has three numbers of blocks
+    denoiser = load_denoiser(str(runs / "code"))
+    task = WrittenTask.generated(WRITTEN["code"](count=3, split="test", length=48))
+    orders = {"learned": load_scheduler(str(tmp_path / "runs" / "sas-code"), denoiser)}
+    expected = evaluate(task, denoiser, orders, {"48–12": Regime(block=12)}, likelihood=False).rows[0]
+    mine = found.evaluations[3].row("learned")
+    assert (mine.regime, mine.solved, mine.denoiser_calls) == ("48–12", expected.solved, expected.denoiser_calls)
+    assert mine.cell == expected.cell and mine.n == 3
+    again = [done.seconds for done in run_study(study, tmp_path, resume=True)]
+    assert again == [None] * len(again)
+
+
+def test_a_budget_bounds_the_calls(runs: Path, tmp_path: Path) -> None:
+    study = Parallel(regimes=((40, 4), (20, 8)), paces=("threshold:p=0.5",), sets=SMALL, runs=runs)
+    found = run(study, tmp_path)
+    budgets, frontier = found.tables
+    for row, steps in zip(budgets.rows, (4, 8), strict=True):
+        assert all(float(calls) <= steps for calls in cell(row[-1]).split(" / "))
+    calls = [float(cell(row[2])) for row in frontier.rows]
+    assert calls == sorted(calls) and len(calls) == 9
+    stored = json.loads((tmp_path / "runs" / "sas-arithmetic-parallel" / "config.json").read_text())
+    assert stored["training"]["budget"] == 10
+    assert (tmp_path / "parallel.svg").stat().st_size > 1000
+
+
+def rows_of(values: dict[str, tuple[float, str]]) -> Report:
+    """A report of orders with these calls per problem and these marks."""
+    nothing = dict.fromkeys(("cell", "cell_low", "cell_high", "nll", "nll_low", "nll_high", "steps", "seconds"), 0.0)
+    rows = []
+    for order, (calls, solved) in values.items():
+        share = solved.count("1") / len(solved)
+        limits = {"exact": share, "exact_low": share, "exact_high": share}
+        rows.append(
+            Row(
+                order, "", len(solved), **limits, **nothing, denoiser_calls=calls, versus=None, strata={}, solved=solved
+            )
+        )
+    return Report("arithmetic", "", "", len(rows[0].solved), 0, rows)
+
+
+def test_the_frontier_is_strong_only_in_pairs() -> None:
+    few, many, more = "1" * 20 + "0" * 60, "1" * 60 + "0" * 20, "0" + "1" * 61 + "0" * 18
+    cheap, dear = {"a": (4.0, few), "b": (5.0, many)}, {"c": (9.0, few), "d": (9.5, more)}
+    rows = Parallel()._frontier({"cheap": rows_of(cheap), "dear": rows_of(dear)}).rows
+    assert [(cell(row[1]), row[4]) for row in rows] == [("a", "yes"), ("b", "yes"), ("c", ""), ("d", "yes")]
+    assert [row[3].strong for row in rows if isinstance(row[3], Cell)] == [True, True, False, False]
+
+
+SHRUNK: dict[str, dict[str, Any]] = {
+    "transfer": {"blocks": (1,), "heuristics": ("confidence",)},
+    "rewards": {"heuristics": ("confidence",)},
+    "hidden": {"blocks": (2,), "heuristics": ("confidence",)},
+    "ends": {"task": "code", "orders": ("confidence",)},
+    "countdown": {"orders": ("confidence",)},
+}
+
+
+@pytest.mark.parametrize("name", SHRUNK)
+def test_studies_of_text_in_small(name: str, runs: Path, tmp_path: Path) -> None:
+    study = replace(load_study(name, quick=True), sets=SMALL, runs=runs, **SHRUNK[name])
+    found = run(study, tmp_path)
+    for figure in found.figures:
+        assert (tmp_path / f"{figure}.svg").read_text().lstrip().startswith("<?xml")
+    table = found.tables[0]
+    if name == "transfer":
+        assert [cell(row[0]) for row in table.rows] == ["arithmetic → code", "code → arithmetic"]
+        assert [cell(row[5]) for row in table.rows] == ["+1.5", "+8.5"]
+    if name == "rewards":
+        assert [cell(row[0]) for row in table.rows][-1] == "self-aware, relative, all-action"
+        folders = [tmp_path / "runs" / f"reward-{kind}" for kind in ("self-aware", "terminal", "hybrid")]
+        configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
+        assert [config["training"].pop("reward") for config in configs] == ["self_aware", "terminal", "hybrid"]
+        assert configs[0] == configs[1] == configs[2]
+        assert all(curve(folder)[0][0] == 0 and len(curve(folder)) == 2 for folder in folders)
+        assert all(curve(folder)[1][0] == history(folder)["calls"] for folder in folders)
+    if name == "countdown":
+        assert [cell(row[0]) for row in table.rows] == ["confidence", "learned"]
+        with pytest.raises(ValueError, match=r"none at absent\.jsonl"):
+            list(run_study(replace(study, data=(Path("absent.jsonl"),)), tmp_path / "other"))
+        none = replace(study, sets=replace(study.sets, generated=0))
+        with pytest.raises(ValueError, match="without generated problems there are none"):
+            list(run_study(none, tmp_path / "none"))
+        file = tmp_path / "published.jsonl"
+        file.write_text('{"input": "30,100,93", "output": "23"}\n')
+        (only,) = run(replace(none, data=(file,)), tmp_path / "published").tables
+        assert "published.jsonl" in only.title
+    if name == "ends":
+        assert [(cell(row[0]), cell(row[1])) for row in table.rows[:3]] == [
+            ("confidence", ends) for ends in ("allow", "damp", "suppress")
+        ]
+
+
+def test_the_cost_of_a_policy(tmp_path: Path) -> None:
+    found = run(load_study("cost", quick=True), tmp_path)
+    rows = {cell(row[0]): row for row in found.tables[0].rows}
+    assert cell(rows["FLOPs alone, any order: LLaDA-8B"][3]) == "1.67"
+    assert any(name.startswith("measured, any order") for name in rows)
+
+
+# End tokens.
+
+
+@pytest.mark.parametrize("ends", ["allow", "damp", "suppress"])
+def test_when_the_first_end_is_revealed(ends: str) -> None:
+    task = WrittenTask.generated(Arithmetic(count=5, split="test", length=48))
+    for order, first in (("right_to_left", 1.0 if ends == "suppress" else 0.0), ("left_to_right", 1.0)):
+        found = decoded(task, Truthful(task), load_scheduler(order), ends, seed=0)
+        assert found["solved"] == "11111"
+        assert found["first_end"] == [first] * 5
+        assert found["short"] == found["long"] == [0] * 5
+
+
+def test_the_share_that_stands_when_an_end_is_revealed() -> None:
+    start, a = 2, encode("a")[0]
+    tokens = torch.tensor([[a, a, a, a, a, END, PAD], [a, a, a, a, a, a, a], [a, a, END, PAD, PAD, PAD, PAD]])
+    order = torch.tensor([[3, 6, 2, 4, 5], [6, 5, 4, 3, 2], [2, -1, -1, -1, -1]])
+    np.testing.assert_allclose(first_ends(order, tokens, start), [1 / 3, np.nan, 0.0])
+
+
+# Characters.
+
+
+def corpus(folder: Path) -> Path:
+    file = folder / "text.txt"
+    file.write_text("the cat sat on the mat and the dog ate the hat. " * 60 + "ü")
+    return file
+
+
+def test_passages_do_not_cross_their_part(tmp_path: Path) -> None:
+    source = Passages(str(corpus(tmp_path)), given=4, length=8)
+    canvas = source(3, 5)
+    assert torch.equal(source(3, 5).target, canvas.target) and not torch.equal(source(4, 5).target, canvas.target)
+    assert (canvas.tokens[:, :4] == canvas.target[:, :4]).all() and (canvas.tokens[:, 4:] == 0).all()
+    text, whole = source.text, "".join(map(chr, source.text.tolist()))
+    assert text[-1] == OTHER and (text[:-1] > OTHER).all()
+    train, test = ("".join(map(chr, source.part(split).tolist())) for split in ("train", "test"))
+    assert whole.startswith(train) and whole.endswith(test)
+    assert all("".join(map(chr, row)) in train for row in canvas.target.tolist())
+    held = source.held_out("test", 8).target.tolist()
+    assert all("".join(map(chr, row)) in test for row in held)
+    with pytest.raises(ValueError, match="has 12 passages, not 13"):
+        source.held_out("test", 13)
+    with pytest.raises(ValueError, match="expected a text file"):
+        _ = Passages(str(tmp_path / "absent.txt")).text
+
+
+def test_characters_in_small(tmp_path: Path) -> None:
+    study = Characters(
+        data=(corpus(tmp_path),),
+        given=4,
+        length=8,
+        passages=6,
+        width=16,
+        layers=1,
+        denoiser_training=MaskedTraining(samples=640, batch=32),
+        order_training=PolicyTraining(
+            steps=2,
+            prompts=2,
+            group=2,
+            advantage="reward_to_go",
+            teacher="left_to_right",
+            warm_start=1,
+            validate=2,
+            validate_every=1,
+            save_every=1,
+            select="nll",
+        ),
+        orders=("random", "left_to_right"),
+    )
+    found = run(study, tmp_path / "study")
+    assert [cell(row[0]) for row in found.tables[0].rows] == [
+        "random",
+        "left to right",
+        "learned from confidence",
+        "learned from left to right",
+    ]
+    assert all(0 < float(cell(row[1]).split()[0]) < np.log2(96) for row in found.tables[0].rows)
+    assert {cell(row[3]) for row in found.tables[0].rows} == {"8.0"}
+    with pytest.raises(ValueError, match="name it with --data"):
+        list(run_study(replace(study, data=()), tmp_path / "other"))
+    assert not (tmp_path / "other").exists()

@@ -1,0 +1,158 @@
+"""The second stage's masks: states of the order's own path, an unbiased estimate of its likelihood, the same after a resume."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from unmask.decoding.loop import unmask
+from unmask.decoding.protocols import Canvas
+from unmask.decoding.rows import Regime
+from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.transformer import Transformer
+from unmask.runs.run import Run
+from unmask.schedulers.heuristics import confidence, random
+from unmask.tasks.sudoku.source import SudokuData
+from unmask.training.denoiser.masked_trainer import MaskedTraining, masked_loss
+from unmask.training.denoiser.path_masks import PathMasks, walk
+from unmask.training.denoiser.second_stage import SecondStage, alternate, finetune
+
+DATA = SudokuData(size=4, puzzles=6, clues="5-7")
+
+
+def setting(**options: object) -> tuple[Transformer, Canvas, PathMasks]:
+    denoiser = load_denoiser("sudoku-4x4")
+    assert isinstance(denoiser, Transformer)
+    canvas = replace(DATA, augment=False)(0, 6)
+    masks = PathMasks(canvas, 0, lambda: walk(denoiser, confidence, canvas), random_share=0.0, **options)  # pyright: ignore
+    return denoiser, canvas, masks
+
+
+def test_a_walk_is_the_path_of_teacher_forcing() -> None:
+    denoiser, canvas, masks = setting()
+    path = unmask(denoiser, confidence, canvas.tokens, target=canvas.target)
+    assert torch.equal(masks.when(0), path.rank)
+    blocks = walk(denoiser, confidence, canvas, regime=Regime(steps=3))
+    assert int(blocks.max()) == 2 and torch.equal(blocks >= 0, canvas.tokens == 0)
+
+
+def test_a_walk_does_not_depend_on_how_many_rows_go_together() -> None:
+    denoiser, canvas, _ = setting()
+    assert torch.equal(walk(denoiser, random, canvas, seed=3), walk(denoiser, random, canvas, seed=3, rows_at_once=4))
+    assert not torch.equal(walk(denoiser, random, canvas, seed=3), walk(denoiser, random, canvas, seed=4))
+
+
+def test_hidden_cells_are_those_the_order_has_not_reached() -> None:
+    _, canvas, masks = setting()
+    rank = masks.when(0)
+    for step in range(20):
+        rows, drawn = masks.drawn(step, 6), masks.masks(masks(step, 6), step)
+        for row, hidden, asked in zip(rows.tolist(), drawn.hidden, drawn.asked, strict=True):
+            moment = int(rank[row][asked].item())
+            assert asked.sum() == 1
+            assert torch.equal(hidden, rank[row] >= moment)
+            assert not (hidden & (canvas.tokens[row] != 0)).any()
+
+
+def test_the_loss_estimates_the_likelihood_along_the_order() -> None:
+    """Over many draws, the mean loss is −R(x, σ̂) per hidden cell (Eq. second_stage_loss)."""
+    denoiser, canvas, masks = setting()
+    path = unmask(denoiser, confidence, canvas.tokens, target=canvas.target)
+    exact = -path.path_logp.sum().item() / int((canvas.tokens == 0).sum())
+    with torch.no_grad():
+        losses = [
+            masked_loss(denoiser, shown := masks(step, 6), masks.masks(shown, step), (0,))[0].item()
+            for step in range(600)
+        ]
+    mean, error = torch.tensor(losses).mean().item(), torch.tensor(losses).std().item() / len(losses) ** 0.5
+    assert abs(mean - exact) < 4 * error
+    assert error < 0.2 * exact  # so that the line above can fail
+
+
+def test_every_canvas_comes_once_per_epoch() -> None:
+    _, _, masks = setting()
+    drawn = torch.cat([masks.drawn(step, 4) for step in range(3)])
+    assert sorted(drawn[:6].tolist()) == sorted(drawn[6:].tolist()) == list(range(6))
+
+
+def test_random_rows_are_what_pretraining_would_hide() -> None:
+    _, _, masks = setting()
+    masks.random_share = 1.0
+    shown = masks(0, 6)
+    drawn = masks.masks(shown, 0)
+    assert torch.equal(drawn.hidden, drawn.asked)
+    assert drawn.hidden.any(1).all() and not (drawn.hidden & (shown.tokens != 0)).any()
+
+
+def test_symmetry_moves_an_order_with_its_board() -> None:
+    _, canvas, masks = setting(vary=DATA.vary)
+    shown = masks(5, 6)
+    rows = masks.drawn(5, 6)
+    varied, when = DATA.vary(canvas.rows(rows), masks.when(5)[rows], 5)
+    assert torch.equal(shown.tokens, varied.tokens) and not torch.equal(shown.tokens, canvas.tokens[rows])
+    assert torch.equal(when >= 0, shown.tokens == 0)
+    drawn = masks.masks(shown, 5)
+    assert torch.equal(drawn.hidden, when >= when[drawn.asked][:, None])
+
+
+TINY = SecondStage(
+    denoiser="sudoku-4x4",
+    order="confidence",
+    data=DATA,
+    validate=4,
+    refresh=3,
+    training=MaskedTraining(samples=64, batch=8, lr=1e-2, log_every=2, save_every=2),
+)
+
+
+@pytest.mark.parametrize("leave_after", [1, 2, 3, 4])
+def test_a_second_stage_resumes_bit_for_bit(tmp_path: Path, leave_after: int) -> None:
+    list(finetune(TINY, tmp_path / "whole"))
+    list(itertools.islice(finetune(TINY, tmp_path / "parts"), leave_after))
+    list(finetune(TINY, tmp_path / "parts", resume=True))
+    whole, parts = (tmp_path / name / "denoiser" / "model.safetensors" for name in ("whole", "parts"))
+    assert whole.read_bytes() == parts.read_bytes()
+    timeless = [
+        [{k: v for k, v in record.items() if k != "samples_per_second"} for record in Run(tmp_path / name).metrics()]
+        for name in ("whole", "parts")
+    ]
+    assert timeless[0] == timeless[1]
+    assert timeless[0][0]["step"] == 0 and "off_path" in timeless[0][0] and "off_path" in timeless[0][-1]
+
+
+def test_tuning_the_head_leaves_the_trunk(tmp_path: Path) -> None:
+    list(finetune(replace(TINY, trained="head", refresh=0), tmp_path / "head"))
+    before, after = load_denoiser("sudoku-4x4"), load_denoiser(tmp_path / "head")
+    changed = {
+        name.split(".")[0]
+        for (name, p), q in zip(before.named_parameters(), after.parameters(), strict=True)
+        if not torch.equal(p, q)
+    }
+    assert changed == {"head"}
+
+
+def test_rounds_hand_on_what_they_made(tmp_path: Path) -> None:
+    from support.trainings import TRAINING
+    from unmask.schedulers.policy import PolicyConfig
+    from unmask.training.policy.run import Learn
+
+    order = Learn(policy=PolicyConfig(width=4, n_layers=1), data=DATA, training=replace(TRAINING, steps=2, validate=4))
+    seen = [(number, what) for number, what, _ in alternate(TINY, order, 2, tmp_path)]
+    assert list(dict.fromkeys(seen)) == [(1, "denoiser"), (1, "order"), (2, "denoiser"), (2, "order")]
+    config = (tmp_path / "round-2" / "denoiser" / "config.json").read_text()
+    assert "round-1/denoiser" in config and "round-1/order" in config
+    # Complete rounds are not run again.
+    assert list(alternate(TINY, order, 2, tmp_path, resume=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"trained": "tail"}, "head"), ({"asked": "all"}, "reveal"), ({"random_share": 2.0}, "random_share")],
+)
+def test_bad_options_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **change)  # pyright: ignore

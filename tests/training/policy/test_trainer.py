@@ -1,0 +1,134 @@
+"""The policy trainer: forwards counted, forced steps left out, resume bit for bit, and a policy that learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.trainings import DATA, TRAINING, small
+from unmask.decoding.protocols import Canvas
+from unmask.runs.run import Run
+from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.objectives import policy_loss
+from unmask.training.policy.rollout import collect
+from unmask.training.policy.trainer import kept_step, train_policy
+
+
+@pytest.mark.parametrize("advantage", ["trajectory", "reward_to_go", "all_action", "critic"])
+def test_a_step_costs_at_most_one_forward_per_trajectory_step(advantage: str) -> None:
+    denoiser, policy = small()
+    config = dataclasses.replace(TRAINING, advantage=advantage)
+    before = denoiser.forwarded  # pyright: ignore
+    canvas = DATA(0, 4)
+    rollout = collect(denoiser, policy, canvas, config, torch.arange(12))  # pyright: ignore
+    forwards = denoiser.forwarded - before  # pyright: ignore
+    steps = int((canvas.tokens == 0).sum()) * config.group
+    assert rollout.summary["trajectory_steps"] == steps
+    # The group shares its first state, so there are strictly fewer forwards than steps.
+    assert forwards <= steps - 4 * (config.group - 1)
+    loss, _ = policy_loss(policy, rollout, torch.arange(len(rollout)), config, None)
+    loss.backward()
+    assert denoiser.forwarded - before == forwards  # pyright: ignore
+
+
+def test_forced_steps_carry_no_loss() -> None:
+    denoiser, policy = small()
+    canvas = DATA(0, 4)
+    rollout = collect(denoiser, policy, canvas, TRAINING, torch.arange(12))  # pyright: ignore
+    assert int(rollout.eligible.sum(1).min()) == 2
+    assert len(rollout) == (int((canvas.tokens == 0).sum()) - 4) * TRAINING.group
+
+
+def test_the_denoiser_is_frozen() -> None:
+    denoiser, policy = small()
+    before = {name: p.clone() for name, p in denoiser.named_parameters()}  # pyright: ignore
+    list(train_policy(denoiser, policy, DATA, dataclasses.replace(TRAINING, steps=2)))  # pyright: ignore
+    assert all(torch.equal(p, before[name]) for name, p in denoiser.named_parameters())  # pyright: ignore
+
+
+@pytest.mark.parametrize(("stop_after", "beta"), [(1, 0.1), (3, 0.0), (4, 0.1)])
+def test_resume_is_bit_for_bit(tmp_path: Path, stop_after: int, beta: float) -> None:
+    config = dataclasses.replace(TRAINING, beta=beta, outer=2)
+    held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
+
+    def train(folder: Path, leave_after: int | None) -> dict[str, torch.Tensor]:
+        denoiser, policy = small()
+        run = Run.create(folder, config, resume=True)
+        records = train_policy(denoiser, policy, DATA, config, held_out, run)  # pyright: ignore
+        list(records if leave_after is None else itertools.islice(records, leave_after))
+        return {name: p.detach().clone() for name, p in policy.named_parameters()}
+
+    whole = train(tmp_path / "whole", None)
+    train(tmp_path / "parts", stop_after)
+    resumed = train(tmp_path / "parts", None)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    strip = lambda run: [{k: v for k, v in r.items() if k != "seconds"} for r in run.metrics()]  # noqa: E731
+    assert strip(Run(tmp_path / "whole")) == strip(Run(tmp_path / "parts"))
+
+
+@pytest.mark.parametrize(("scores", "kept"), [([0.6, 0.5, 0.4], 0), ([0.6, 0.7, 0.7], 2), ([0.6, 0.6, 0.8], 4)])
+def test_the_best_of_start_and_steps_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float], kept: int
+) -> None:
+    """What the validation says is given; the weights after each step are real."""
+    config = dataclasses.replace(TRAINING, steps=4, validate_every=2)
+    held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
+    said = iter(scores)
+    monkeypatch.setattr("unmask.training.policy.trainer.free_running_accuracy", lambda *_: next(said))
+    denoiser, policy = small()
+    weights = lambda: [p.detach().clone() for p in policy.parameters()]  # noqa: E731
+    after, run = [weights()], Run.create(tmp_path / "run", config)
+    for _ in train_policy(denoiser, policy, DATA, config, held_out, run):  # pyright: ignore
+        after.append(weights())
+    assert all(torch.equal(p, q) for p, q in zip(policy.parameters(), after[kept], strict=True))
+    assert kept_step(run.metrics()) == kept and run.metrics()[0]["start_accuracy"] == scores[0]
+    assert not all(torch.equal(p, q) for p, q in zip(after[0], after[4], strict=True))
+
+
+@pytest.mark.parametrize("reward", ["self_aware", "terminal", "share", "hybrid"])
+@pytest.mark.parametrize("kind", ["mlp", "transformer", "hidden", "grid"])
+def test_every_reward_trains_every_kind(reward: str, kind: str) -> None:
+    denoiser, policy = small(kind)
+    config = dataclasses.replace(TRAINING, steps=2, reward=reward, advantage="reward_to_go", correctness=0.0)
+    start = {name: p.detach().clone() for name, p in policy.named_parameters()}
+    records = list(train_policy(denoiser, policy, DATA, config))  # pyright: ignore
+    assert len(records) == 2
+    dense = reward in ("self_aware", "hybrid")
+    assert not dense or records[0]["dead_groups"] < 1  # a terminal reward may leave every group without spread
+    if dense or records[0]["dead_groups"] < 1:
+        assert any(not torch.equal(p, start[name]) for name, p in policy.named_parameters())
+
+
+def test_learning_finds_the_position_that_helps() -> None:
+    """Two positions and a denoiser that guesses the first only after the second: the policy must learn to begin there."""
+
+    class Dependent:
+        mask_id, pad_id, end_ids, forbidden_ids, forwarded = 0, None, (), (0,), 0
+
+        def hidden(self, tokens: torch.Tensor, attention: torch.Tensor | None = None) -> torch.Tensor:
+            self.forwarded += len(tokens)
+            known = (tokens[:, 1] != 0).float()
+            logits = torch.zeros(len(tokens), 2, 3)
+            logits[:, 0, 1] = 1.0 + 8.0 * known  # sure of itself, and right only once position 1 is known
+            logits[:, 0, 2] = 1.5 * (1 - known)
+            logits[:, 1, 2] = 0.4
+            return logits
+
+        def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+            return hidden
+
+    def source(step: int, batch: int) -> Canvas:
+        return Canvas(tokens=torch.zeros(batch, 2, dtype=torch.long), target=torch.tensor([[1, 2]]).expand(batch, -1))
+
+    torch.manual_seed(0)
+    policy = OrderPolicy(PolicyConfig(kind="mlp", width=8, length=2, vocab_size=3))
+    config = PolicyTraining(steps=40, prompts=8, group=8, advantage="reward_to_go", lr=2e-2, states=64)
+    records = list(train_policy(Dependent(), policy, source, config))  # pyright: ignore
+    best = sum(r["return"] for r in records[-5:]) / 5
+    start = sum(r["return"] for r in records[:5]) / 5
+    assert best > start + 0.2
