@@ -195,7 +195,7 @@ TINY_TRACE = {
     "task": "t",
     "problem": "p",
     "denoiser": "d",
-    "regime": "r",
+    "decoding": "r",
     "grid": None,
     "prompt": [1, 0],
     "target": [1, 2],

@@ -1,10 +1,10 @@
 """unmask: decode masked diffusion language models in any order, and learn the order."""
 
 import unmask.runs.threads  # before anything loads torch
-from unmask.decoding.loop import path_logp, unmask
+from unmask.decoding.loop import trajectory_logp, unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
-from unmask.decoding.protocols import Canvas, Denoiser, Pace, Path, Scheduler, States, Task, Verdict, View
-from unmask.decoding.rows import Regime
+from unmask.decoding.protocols import Canvas, Denoiser, Pace, Scheduler, States, Task, Trajectory, Verdict, View
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, evaluate
 from unmask.report.page import table_html
@@ -16,8 +16,8 @@ __all__ = [
     "Canvas",
     "Denoiser",
     "Pace",
-    "Path",
-    "Regime",
+    "Trajectory",
+    "Decoding",
     "Report",
     "Scheduler",
     "States",
@@ -28,9 +28,9 @@ __all__ = [
     "load_denoiser",
     "load_pace",
     "load_scheduler",
-    "path_logp",
+    "trajectory_logp",
     "unmask",
 ]
 
 # What a notebook shows. Here, because the modules that define them know nothing of HTML.
-Path._repr_html_, Report._repr_html_ = path_html, table_html  # pyright: ignore[reportAttributeAccessIssue]
+Trajectory._repr_html_, Report._repr_html_ = path_html, table_html  # pyright: ignore[reportAttributeAccessIssue]

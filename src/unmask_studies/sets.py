@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
-from unmask.decoding.loop import unmask_canvas
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Task
-from unmask.decoding.rows import Regime
 from unmask.denoisers.loading import load_denoiser, shipped
 from unmask.evaluation.evaluate import Report, Row, Versus, evaluate
 from unmask.evaluation.statistics import Interval, compare, paired_bootstrap
@@ -134,7 +134,7 @@ def evaluated(
     order: str,
     scheduler: Any,
     seed: int,
-    regime: Regime = Regime(),  # noqa: B008
+    decoding: Decoding = Decoding(),  # noqa: B008
     likelihood: bool = False,
 ) -> dict[str, Any]:
     """One order on all problems, as the JSON of an evaluation."""
@@ -145,7 +145,7 @@ def evaluated(
         problems,
         model,
         {order: scheduler},
-        {"sequential": regime},
+        {"sequential": decoding},
         denoiser_name=denoiser,
         batch=BATCH,
         seed=seed,
@@ -244,7 +244,7 @@ def decoded(problems: SudokuTask, denoiser: str, order: str, seed: int) -> Decod
     for start in range(0, len(problems), BATCH):
         rows = range(start, min(start + BATCH, len(problems)))
         seeds = torch.tensor([seed * 2**32 + row for row in rows])
-        path = unmask_canvas(model, scheduler, problems.canvas(rows), Regime(), seeds=seeds, record=False)
+        path = unmask(model, scheduler, problems.canvas(rows).seeded(seeds), Decoding(), record=False)
         orders[start : rows.stop, : path.order.shape[1]] = path.order.numpy()
         tokens[start : rows.stop] = path.tokens.numpy()
     return Decoded(orders, tokens)

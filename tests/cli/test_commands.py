@@ -160,7 +160,7 @@ def test_decode_prints_json_that_tells_the_whole_path(command: Call) -> None:
     assert sorted(record["order"]) == blanks
     assert record["step"] == list(range(len(blanks)))
     assert record["denoiser_calls"] == len(blanks)
-    assert sum(record["token_logp"]) == pytest.approx(record["path_logp"], abs=1e-3)
+    assert sum(record["token_logp"]) == pytest.approx(record["trajectory_logp"], abs=1e-3)
     truth = "".join(map(str, np.asarray(solve(parse(PUZZLE)))))
     assert record["solved"] == (record["answer"] == truth)
     wrong = [k for k, cell in enumerate(record["order"]) if record["answer"][cell] != truth[cell]]

@@ -16,7 +16,7 @@ from support.tokenizers import words
 from unmask.cli import main as cli
 from unmask.evaluation.lm_eval.model import UnmaskLM
 from unmask.evaluation.lm_eval.run import evaluate_task
-from unmask.evaluation.lm_eval.settings import Decoding, LmEval
+from unmask.evaluation.lm_eval.settings import LmDecoding, LmEval
 from unmask.evaluation.lm_eval.tasks import load_task
 from unmask.report.traces.reading import read
 from unmask.runs.presets import list_presets, load_preset
@@ -88,7 +88,7 @@ def test_the_command_and_python_agree(
     run(monkeypatch, *given, "--limit", 4, "--out", out)
     shown = capsys.readouterr().out
     results = json.loads((out / "results.json").read_text())
-    decoding = Decoding(length=6, block=3, scheduler="margin", ends="suppress")
+    decoding = LmDecoding(length=6, block=3, scheduler="margin", ends="suppress")
     model = UnmaskLM(str(folder), decoding, batch_size=1)
     found = evaluate_task(model, load_task("gsm8k", data, shots=2, length=6), limit=4)
     assert results["scores"] == found["scores"]
@@ -113,7 +113,7 @@ def test_the_command_and_python_agree(
 
 
 def test_chat_and_turns_reach_the_prompt(folder: Path, data: Path) -> None:
-    model = UnmaskLM(str(folder), Decoding(length=2))
+    model = UnmaskLM(str(folder), LmDecoding(length=2))
     seen: list[str] = []
     original = model.generate_until
     model.generate_until = lambda requests: [seen.extend(r.args[0] for r in requests), original(requests)][1]  # type: ignore

@@ -11,25 +11,25 @@ from torch import Tensor
 from support.denoisers import CountingTable, text_denoiser
 from support.reference import HEURISTICS, puzzles
 from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.paces import PACES, dilated, entropy_bound, kl_stable, load_pace, threshold
-from unmask.decoding.protocols import Path, View
-from unmask.decoding.rows import Regime
+from unmask.decoding.protocols import Canvas, Trajectory, View
 from unmask.schedulers.heuristics import confidence, look_ahead, margin, random
 from unmask.schedulers.loading import load_scheduler
 
 REGIMES = {
-    "any order": Regime(),
-    "blocks": Regime(block=4),
-    "parallel": Regime(block=5, steps=6),
-    "random order": Regime(order_temperature=0.8),
-    "random order, parallel": Regime(steps=4, order_temperature=0.8),
-    "random tokens": Regime(token_temperature=1.0, top_p=0.9),
-    "all random": Regime(block=4, steps=6, order_temperature=2.0, token_temperature=1.3, pace=threshold(0.5)),
+    "any order": Decoding(),
+    "blocks": Decoding(block=4),
+    "parallel": Decoding(block=5, steps=6),
+    "random order": Decoding(order_temperature=0.8),
+    "random order, parallel": Decoding(steps=4, order_temperature=0.8),
+    "random tokens": Decoding(token_temperature=1.0, top_p=0.9),
+    "all random": Decoding(block=4, steps=6, order_temperature=2.0, token_temperature=1.3, pace=threshold(0.5)),
 }
 SEEDS = torch.tensor([11, 5, 2**61 + 7, 0, 3])
 
 
-def assert_same(path: Path, row: int, alone: Path, offset: int = 0) -> None:
+def assert_same(path: Trajectory, row: int, alone: Trajectory, offset: int = 0) -> None:
     """Row ``row`` is the only row of ``alone``, moved right by ``offset`` positions of padding."""
     n = int(alone.reveals[0])
     assert int(path.reveals[row]) == n
@@ -48,20 +48,20 @@ def test_mixed_puzzles(name: str, scheduler: str) -> None:
     """Rows with nothing hidden up to everything hidden, some of which end early."""
     denoiser = CountingTable(end_ids=(0,), pad_id=6)
     tokens, _ = puzzles(denoiser, 5, 10)
-    rule, regime = load_scheduler(scheduler), REGIMES[name]
-    path = unmask(denoiser, rule, tokens, regime, seeds=SEEDS, record=False)
+    rule, decoding = load_scheduler(scheduler), REGIMES[name]
+    path = unmask(denoiser, rule, Canvas(tokens, seeds=SEEDS), decoding, record=False)
     for row in range(5):
         one = slice(row, row + 1)
-        assert_same(path, row, unmask(denoiser, rule, tokens[one], regime, seeds=SEEDS[one], record=False))
+        assert_same(path, row, unmask(denoiser, rule, Canvas(tokens[one], seeds=SEEDS[one]), decoding, record=False))
 
 
 @pytest.mark.parametrize("scheduler", HEURISTICS)
 def test_the_order_of_the_batch_does_not_matter(scheduler: str) -> None:
     denoiser = CountingTable(end_ids=(0,), pad_id=6)
     tokens, target = puzzles(denoiser, 5, 10)
-    rule, regime, turn = load_scheduler(scheduler), REGIMES["all random"], torch.tensor([3, 0, 4, 1, 2])
-    path = unmask(denoiser, rule, tokens, regime, seeds=SEEDS, reference=target)
-    turned = unmask(denoiser, rule, tokens[turn], regime, seeds=SEEDS[turn], reference=target[turn])
+    rule, decoding, turn = load_scheduler(scheduler), REGIMES["all random"], torch.tensor([3, 0, 4, 1, 2])
+    path = unmask(denoiser, rule, Canvas(tokens, target=target, seeds=SEEDS), decoding)
+    turned = unmask(denoiser, rule, Canvas(tokens[turn], target=target[turn], seeds=SEEDS[turn]), decoding)
     for field in ("tokens", "order", "step", "logp", "order_logp", "score"):
         assert torch.equal(getattr(path, field)[turn], getattr(turned, field)), field
 
@@ -70,10 +70,12 @@ def test_the_order_of_the_batch_does_not_matter(scheduler: str) -> None:
 def test_every_pace(name: str) -> None:
     denoiser = CountingTable(scale=4.0)
     tokens, _ = puzzles(denoiser, 5, 10)
-    regime = Regime(block=6, steps=7, pace=load_pace(name), order_temperature=0.3)
-    path = unmask(denoiser, margin, tokens, regime, seeds=SEEDS)
+    decoding = Decoding(block=6, steps=7, pace=load_pace(name), order_temperature=0.3)
+    path = unmask(denoiser, margin, Canvas(tokens, seeds=SEEDS), decoding)
     for row in range(5):
-        assert_same(path, row, unmask(denoiser, margin, tokens[row : row + 1], regime, seeds=SEEDS[row : row + 1]))
+        assert_same(
+            path, row, unmask(denoiser, margin, Canvas(tokens[row : row + 1], seeds=SEEDS[row : row + 1]), decoding)
+        )
 
 
 def prompts(mask: int) -> list[list[int]]:
@@ -108,11 +110,13 @@ def test_mixed_prompts(name: str, side: str, filler: int) -> None:
     denoiser = text_denoiser()
     rows = prompts(denoiser.mask_id)
     tokens, attention, offsets = padded(rows, SIDES[side], filler)
-    path = unmask(denoiser, confidence, tokens, REGIMES[name], attention=attention, seeds=SEEDS[:4], record=False)
+    path = unmask(
+        denoiser, confidence, Canvas(tokens, attention=attention, seeds=SEEDS[:4]), REGIMES[name], record=False
+    )
     assert torch.equal(path.tokens[~attention], tokens[~attention])
     for row, own in enumerate(rows):
         alone = unmask(
-            denoiser, confidence, torch.tensor([own]), REGIMES[name], seeds=SEEDS[row : row + 1], record=False
+            denoiser, confidence, Canvas(torch.tensor([own]), seeds=SEEDS[row : row + 1]), REGIMES[name], record=False
         )
         assert_same(path, row, alone, offsets[row])
 
@@ -124,10 +128,10 @@ def test_mixed_prompts_under_every_kind_of_rule(scheduler: str, pace: Any) -> No
     denoiser = CountingTable(vocabulary=13, mask_id=12, end_ids=(1,))
     rows, rule = prompts(denoiser.mask_id), load_scheduler(scheduler)
     tokens, attention, offsets = padded(rows, SIDES["both"], filler=11)
-    for regime in (Regime(pace=pace), Regime(block=4, pace=pace, order_temperature=1.0, token_temperature=1.0)):
-        path = unmask(denoiser, rule, tokens, regime, attention=attention, seeds=SEEDS[:4])
+    for decoding in (Decoding(pace=pace), Decoding(block=4, pace=pace, order_temperature=1.0, token_temperature=1.0)):
+        path = unmask(denoiser, rule, Canvas(tokens, attention=attention, seeds=SEEDS[:4]), decoding)
         for row, own in enumerate(rows):
-            alone = unmask(denoiser, rule, torch.tensor([own]), regime, seeds=SEEDS[row : row + 1])
+            alone = unmask(denoiser, rule, Canvas(torch.tensor([own]), seeds=SEEDS[row : row + 1]), decoding)
             assert_same(path, row, alone, offsets[row])
 
 
@@ -155,9 +159,9 @@ def test_a_whole_scheduler_sees_every_hidden_position() -> None:
         return view.confidence
 
     rule.prices_all = True  # pyright: ignore[reportFunctionMemberAccess]
-    path = unmask(denoiser, rule, tokens, Regime(block=3))
+    path = unmask(denoiser, rule, tokens, Decoding(block=3))
     assert denoiser.priced == [2 * n for n in range(9, 0, -1)]
-    assert torch.equal(path.order, unmask(denoiser, confidence, tokens, Regime(block=3)).order)
+    assert torch.equal(path.order, unmask(denoiser, confidence, tokens, Decoding(block=3)).order)
 
 
 @pytest.mark.parametrize("name", REGIMES)
@@ -168,7 +172,7 @@ def test_shared_canvases_are_priced_once(name: str) -> None:
     group = tokens.repeat_interleave(5, dim=0)
     seeds = torch.arange(20)
     paths = [
-        unmask(d, confidence, group, REGIMES[name], seeds=seeds, share=share)
+        unmask(d, confidence, Canvas(group, seeds=seeds), REGIMES[name])
         for d, share in ((plain, False), (sharing, True))
     ]
     for field in ("tokens", "order", "step", "logp", "order_logp", "score"):
@@ -184,7 +188,7 @@ def test_sharing_respects_padding() -> None:
     tokens = torch.full((2, 6), denoiser.mask_id)
     attention = torch.ones_like(tokens, dtype=torch.bool)
     attention[1, 4:] = False
-    path = unmask(denoiser, confidence, tokens, attention=attention, share=True)
+    path = unmask(denoiser, confidence, Canvas(tokens, attention=attention))
     assert path.reveals.tolist() == [6, 4]
     alone = unmask(denoiser, confidence, tokens[:, :4])
     assert_same(path, 1, Path(**{**vars(alone), **{k: v[:1] for k, v in vars(alone).items() if isinstance(v, Tensor)}}))
@@ -195,7 +199,7 @@ def test_look_ahead_sees_no_padding() -> None:
     row = [5, 6, 12, 12, 12, 12, 12, 12]
     alone = unmask(denoiser, look_ahead(2), torch.tensor([row]))
     tokens, attention, offsets = padded([row, row[:5]], [True, True], filler=9)
-    path = unmask(denoiser, look_ahead(2), tokens, attention=attention)
+    path = unmask(denoiser, look_ahead(2), Canvas(tokens, attention=attention))
     assert_same(path, 0, alone, offsets[0])
 
 
@@ -217,6 +221,6 @@ def test_random_orders_differ_between_rows_and_steps() -> None:
 def test_complete_canvases_need_no_denoiser() -> None:
     denoiser = CountingTable()
     tokens = torch.tensor([[1, 2, 4], [0, 5, 6]])
-    path = unmask(denoiser, confidence, tokens, Regime(block=2, steps=2))
+    path = unmask(denoiser, confidence, tokens, Decoding(block=2, steps=2))
     assert torch.equal(path.tokens, tokens)
     assert (path.denoiser_calls, path.steps, tuple(path.order.shape)) == (0, 0, (2, 0))

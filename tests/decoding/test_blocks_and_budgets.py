@@ -16,8 +16,9 @@ from torch import Tensor
 from support.denoisers import CountingTable, Fixed
 from support.reference import SCORES, distributions, puzzles
 from unmask.decoding.loop import unmask
-from unmask.decoding.plackett_luce import plackett_luce_logp
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas
+from unmask.decoding.sampling import plackett_luce_logp
 from unmask.schedulers.heuristics import confidence, left_to_right
 from unmask.schedulers.loading import load_scheduler
 
@@ -47,8 +48,8 @@ def test_orders_are_drawn_from_the_masked_softmax(temperature: float, steps: int
     denoiser = Fixed(torch.zeros(5, 3), mask_id=2)
     rows = 6000
     tokens = torch.tensor([[1, 2, 2, 2, 2]]).expand(rows, -1)
-    regime = Regime(steps=steps, order_temperature=temperature)
-    path = unmask(denoiser, lambda view: SCORE.expand(len(view.rows), -1), tokens, regime, record=False)
+    decoding = Decoding(steps=steps, order_temperature=temperature)
+    path = unmask(denoiser, lambda view: SCORE.expand(len(view.rows), -1), tokens, decoding, record=False)
     scaled = (SCORE[1:].double() / temperature).tolist()
     expected = {order: math.exp(sum(luce(scaled, order))) for order in itertools.permutations(range(4))}
     assert sum(expected.values()) == pytest.approx(1)
@@ -64,7 +65,11 @@ def test_order_logp_follows_the_states(name: str, block: int | None, steps: int 
     denoiser, temperature = CountingTable(), 0.7
     tokens, target = puzzles(denoiser, 5, 9, seed=2)
     path = unmask(
-        denoiser, load_scheduler(name), tokens, Regime(block, steps, order_temperature=temperature), target=target
+        denoiser,
+        load_scheduler(name),
+        Canvas(tokens, target=target),
+        Decoding(block, steps, order_temperature=temperature),
+        forced=True,
     )
     score = {**SCORES, "confidence": lambda p, j: math.log(max(p))}[name]
     for row in range(len(tokens)):
@@ -93,7 +98,7 @@ def test_a_greedy_order_is_certain() -> None:
     tokens, _ = puzzles(denoiser, 4, 8)
     cold = unmask(denoiser, confidence, tokens)
     assert (cold.order_logp == 0).all()
-    nearly = unmask(denoiser, confidence, tokens, Regime(order_temperature=1e-6))
+    nearly = unmask(denoiser, confidence, tokens, Decoding(order_temperature=1e-6))
     assert torch.equal(nearly.order, cold.order)
 
 
@@ -104,8 +109,8 @@ def test_tokens_are_drawn_from_the_nucleus(temperature: float, top_p: float) -> 
     logits = torch.tensor([[0.0, 1.0, -1.0, 99.0, 0.5], [2.0, -2.0, 0.0, 99.0, 0.3]])
     denoiser, rows = Fixed(logits, mask_id=3), 5000
     tokens = torch.full((rows, 2), denoiser.mask_id)
-    regime = Regime(token_temperature=temperature, top_p=top_p)
-    path = unmask(denoiser, left_to_right, tokens, regime, record=False)
+    decoding = Decoding(token_temperature=temperature, top_p=top_p)
+    path = unmask(denoiser, left_to_right, tokens, decoding, record=False)
     marginals = []
     for i in range(2):
         weight = {a: math.exp(x / temperature) for a, x in enumerate(logits[i].tolist()) if a != denoiser.mask_id}
@@ -131,7 +136,7 @@ def test_forbidden_tokens_are_never_drawn(temperature: float) -> None:
     denoiser = Fixed(logits, mask_id=1)
     denoiser.forbidden_ids = (1, 4)
     tokens = torch.full((2000, 3), denoiser.mask_id)
-    path = unmask(denoiser, confidence, tokens, Regime(token_temperature=temperature), record=False)
+    path = unmask(denoiser, confidence, tokens, Decoding(token_temperature=temperature), record=False)
     assert set(path.tokens.unique().tolist()) == ({0} if temperature == 0 else {0, 2, 3})
 
 
@@ -144,25 +149,27 @@ def test_the_ends_of_the_ladder(draw: float, monkeypatch: pytest.MonkeyPatch) ->
     )
     tokens = torch.full((1, 1), 3)
     for top_p, last in ((1.0, 2), (0.7, 1), (0.5, 0)):
-        path = unmask(denoiser, confidence, tokens, Regime(token_temperature=1.0, top_p=top_p))
+        path = unmask(denoiser, confidence, tokens, Decoding(token_temperature=1.0, top_p=top_p))
         assert path.tokens.item() == (0 if draw < 0.5 else last)
 
 
 def test_randomness_is_the_rows_own() -> None:
     denoiser = CountingTable()
     tokens, _ = puzzles(denoiser, 6, 9)
-    regime = Regime(order_temperature=1.0, token_temperature=1.0)
+    decoding = Decoding(order_temperature=1.0, token_temperature=1.0)
     untouched = torch.get_rng_state()
 
     def decode(seed: int) -> Tensor:
-        return unmask(denoiser, confidence, tokens, regime, generator=torch.Generator().manual_seed(seed)).order
+        return unmask(denoiser, confidence, tokens, decoding, generator=torch.Generator().manual_seed(seed)).order
 
     assert torch.equal(decode(1), decode(1))
     assert not torch.equal(decode(1), decode(2))
     assert torch.equal(torch.get_rng_state(), untouched)
-    default, numbered = (unmask(denoiser, confidence, tokens, regime, seeds=s).order for s in (None, torch.arange(6)))
+    default, numbered = (
+        unmask(denoiser, confidence, Canvas(tokens, seeds=s), decoding).order for s in (None, torch.arange(6))
+    )
     assert torch.equal(default, numbered)
-    same = unmask(denoiser, confidence, tokens[-1:].expand(40, -1), regime)
+    same = unmask(denoiser, confidence, tokens[-1:].expand(40, -1), decoding)
     assert len({tuple(order) for order in same.order.tolist()}) > 30
 
 
@@ -172,7 +179,7 @@ def test_a_budget_is_spread_over_its_steps(hidden: int) -> None:
     denoiser = CountingTable()
     tokens = torch.full((1, hidden), denoiser.mask_id)
     for steps in range(1, 15):
-        path = unmask(denoiser, confidence, tokens, Regime(steps=steps), record=False)
+        path = unmask(denoiser, confidence, tokens, Decoding(steps=steps), record=False)
         counts = torch.bincount(path.step[0])
         assert len(counts) == min(hidden, steps) == path.steps
         assert counts.min() >= 1 and counts.max() - counts.min() <= 1
@@ -184,8 +191,8 @@ def test_a_budget_too_small_for_the_blocks() -> None:
     tokens = torch.full((2, 8), denoiser.mask_id)
     tokens[0, :6] = 1
     with pytest.raises(ValueError, match="budget of 3 steps is too small for 4 blocks"):
-        unmask(denoiser, confidence, tokens, Regime(block=2, steps=3))
-    assert unmask(denoiser, confidence, tokens[:1], Regime(block=2, steps=3)).steps == 2
+        unmask(denoiser, confidence, tokens, Decoding(block=2, steps=3))
+    assert unmask(denoiser, confidence, tokens[:1], Decoding(block=2, steps=3)).steps == 2
 
 
 @pytest.mark.parametrize(
@@ -201,7 +208,7 @@ def test_a_budget_too_small_for_the_blocks() -> None:
 )
 def test_regimes_are_checked(wrong: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Regime(**wrong)
+        Decoding(**wrong)
 
 
 def test_plackett_luce_against_its_definition() -> None:

@@ -15,8 +15,8 @@ from torch import Tensor
 from support.denoisers import CountingTable, Stubborn, text_denoiser
 from support.reference import SCORES, apportion, distributions, puzzles
 from unmask.decoding.loop import Step, unmask
-from unmask.decoding.protocols import Path, View
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Trajectory, View
 from unmask.schedulers.heuristics import confidence, left_to_right
 from unmask.schedulers.loading import load_scheduler
 
@@ -73,7 +73,7 @@ def plain_decode(
     return path
 
 
-def assert_row(path: Path, row: int, plain: Plain) -> None:
+def assert_row(path: Trajectory, row: int, plain: Plain) -> None:
     n = len(plain.order)
     assert path.order[row].tolist() == plain.order + [-1] * (path.order.shape[1] - n)
     assert path.step[row].tolist() == plain.step + [-1] * (path.order.shape[1] - n)
@@ -96,7 +96,7 @@ def test_the_loop_is_the_plain_loop(block: int | None, steps: int | None, forced
     goal = target if forced else None
     for name in ("confidence", "entropy") if forced else SCORES:
         score = SCORES[name]
-        path = unmask(denoiser, load_scheduler(name), tokens, Regime(block, steps), target=goal)
+        path = unmask(denoiser, load_scheduler(name), Canvas(tokens, target=goal), Decoding(block, steps), forced=True)
         for row in range(len(tokens)):
             truth = target[row].tolist() if forced else None
             assert_row(path, row, plain_decode(denoiser, tokens[row].tolist(), score, block, steps, truth))
@@ -108,7 +108,7 @@ def test_the_loop_is_the_plain_loop(block: int | None, steps: int | None, forced
 def test_a_transformer_too(name: str) -> None:
     denoiser = text_denoiser(end_ids=())
     tokens = torch.tensor([[5, 3, 12, 12, 12, 12, 9], [12, 12, 4, 12, 12, 12, 12]])
-    path = unmask(denoiser, load_scheduler(name), tokens, Regime(block=3, steps=4))
+    path = unmask(denoiser, load_scheduler(name), tokens, Decoding(block=3, steps=4))
     for row in range(2):
         assert_row(path, row, plain_decode(denoiser, tokens[row].tolist(), SCORES[name], 3, 4))
 
@@ -124,11 +124,11 @@ def test_a_row_ends_at_its_first_end_token(name: str, block: int | None, pad_id:
     hidden = (tokens == denoiser.mask_id).sum(1)
     early = [len(row.order) < int(n) for row, n in zip(rows, hidden, strict=True)]
     assert any(early) or name == "right_to_left"  # with the last position first, nothing after the end is left to skip
-    path = unmask(denoiser, load_scheduler(name), tokens, Regime(block))
+    path = unmask(denoiser, load_scheduler(name), tokens, Decoding(block))
     for row, plain in enumerate(rows):
         assert_row(path, row, plain)
     assert path.denoiser_calls == sum(max(row.step) + 1 for row in rows)
-    on = unmask(denoiser, load_scheduler(name), tokens, Regime(block, stop_at_end=False))
+    on = unmask(denoiser, load_scheduler(name), tokens, Decoding(block, stop_at_end=False))
     assert torch.equal(on.reveals, hidden)
 
 
@@ -145,14 +145,16 @@ def test_an_end_token_with_something_hidden_before_it_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("forced", [False, True])
-@pytest.mark.parametrize("regime", [Regime(), Regime(block=3), Regime(steps=3), Regime(token_temperature=1.0)])
-def test_what_is_given_stays(regime: Regime, forced: bool) -> None:
+@pytest.mark.parametrize(
+    "decoding", [Decoding(), Decoding(block=3), Decoding(steps=3), Decoding(token_temperature=1.0)]
+)
+def test_what_is_given_stays(decoding: Decoding, forced: bool) -> None:
     """The denoiser contradicts every given token; a target that contradicts them is not copied onto them either."""
     denoiser = Stubborn(6, mask_id=2)
     tokens, target = puzzles(denoiser, 9, 10)
     given = tokens != denoiser.mask_id
     wrong = torch.where(target == 5, 4, 5)
-    path = unmask(denoiser, confidence, tokens, regime, target=wrong if forced else None)
+    path = unmask(denoiser, confidence, Canvas(tokens, target=wrong if forced else None), decoding, forced=True)
     assert torch.equal(path.tokens[given], tokens[given])
     assert not (path.tokens == denoiser.mask_id).any()
     assert (path.tokens[~given] == (wrong[~given] if forced else 3)).float().mean() > 0.99
@@ -167,20 +169,20 @@ def test_candidates_and_region() -> None:
     candidates = torch.ones_like(tokens, dtype=torch.bool)
     candidates[0, 4:6] = False
     candidates[1, 1] = False
-    path = unmask(denoiser, confidence, tokens, Regime(block=3), candidates=candidates)
+    path = unmask(denoiser, confidence, Canvas(tokens, candidates=candidates), Decoding(block=3))
     assert torch.equal(path.tokens == denoiser.mask_id, ~candidates)
     for row in range(2):
         order = path.order[row][path.order[row] >= 0]
         assert ((order - 1) // 3).diff().min() >= 0
     region = torch.ones_like(candidates)
-    ordered = unmask(denoiser, confidence, tokens, Regime(block=5), region=region).order[0]
+    ordered = unmask(denoiser, confidence, Canvas(tokens, region=region), Decoding(block=5)).order[0]
     assert set(ordered[:4].tolist()) == {1, 2, 3, 4}  # the given position 0 belongs to the first block
     short = region.clone()
     short[:, 9] = False
     with pytest.raises(ValueError, match="outside the region"):
-        unmask(denoiser, confidence, tokens, region=short)
+        unmask(denoiser, confidence, Canvas(tokens, region=short))
     with pytest.raises(ValueError, match="complete target"):
-        unmask(denoiser, confidence, tokens, target=tokens)
+        unmask(denoiser, confidence, Canvas(tokens, target=tokens), forced=True)
 
 
 @pytest.mark.parametrize("name", ["target", "attention", "region", "candidates"])
@@ -200,9 +202,8 @@ def test_states_record_what_happened() -> None:
     path = unmask(
         denoiser,
         confidence,
-        tokens,
-        Regime(block=4, steps=5),
-        reference=target,
+        Canvas(tokens, target=target),
+        Decoding(block=4, steps=5),
         observe=lambda view: {"name": view.rows * 100 + view.step},
         on_step=seen.append,
     )
@@ -251,7 +252,7 @@ def test_infinite_scores_can_be_ranked(temperature: float, steps: int | None) ->
         scores[:, 3] = torch.inf
         return scores
 
-    path = unmask(denoiser, rule, tokens, Regime(steps=steps, order_temperature=temperature))
+    path = unmask(denoiser, rule, tokens, Decoding(steps=steps, order_temperature=temperature))
     assert path.order[:, 0].tolist() == [3, 3]
     assert path.order.sort(1).values.tolist() == [[1, 2, 3, 4, 5]] * 2
     assert torch.isfinite(path.order_logp).all() and torch.isfinite(path.score).all()

@@ -16,10 +16,11 @@ from torch import Tensor
 from support.denoisers import CountingTable, Fixed, view_of
 from support.reference import HEURISTICS, apportion, distributions, puzzles
 from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.paces import PACES, dilated, entropy_bound, factor, kl_stable, load_pace, threshold, top
 from unmask.decoding.pricing import price
-from unmask.decoding.protocols import Pace, View
-from unmask.decoding.rows import Regime, spread
+from unmask.decoding.protocols import Canvas, Pace, View
+from unmask.decoding.rows import spread
 from unmask.schedulers.heuristics import confidence, left_to_right
 from unmask.schedulers.loading import load_scheduler
 
@@ -129,7 +130,11 @@ def test_each_rule_is_its_formula(name: str, scheduler: str) -> None:
     for block, steps in ((None, None), (6, 5)):
         pace = checked(*RULES[name], block, sizes)
         path = unmask(
-            denoiser, load_scheduler(scheduler), tokens, Regime(block, steps, pace), reference=target, record=False
+            denoiser,
+            load_scheduler(scheduler),
+            Canvas(tokens, target=target),
+            Decoding(block, steps, pace),
+            record=False,
         )
         assert not (path.tokens == denoiser.mask_id).any()
     assert min(sizes) == 1 and max(sizes) > 1
@@ -143,7 +148,7 @@ def test_a_rule_lets_at_least_one_go(name: str) -> None:
         tokens = torch.full((3, 6), denoiser.mask_id)
         tokens[1, :5] = 0
         tokens[2, ::2] = 1
-        path = unmask(denoiser, confidence, tokens, Regime(pace=load_pace(name)))
+        path = unmask(denoiser, confidence, tokens, Decoding(pace=load_pace(name)))
         assert path.reveals.tolist() == [6, 1, 3]
         for row in range(3):
             assert torch.bincount(path.step[row][path.step[row] >= 0]).min() >= 1
@@ -170,7 +175,7 @@ def test_ties_go_to_the_lowest_index() -> None:
     tokens = torch.full((1, 7), 3)
     tokens[0, 2] = 0
     assert unmask(denoiser, confidence, tokens).order.tolist() == [[0, 1, 3, 4, 5, 6]]
-    path = unmask(denoiser, confidence, tokens, Regime(steps=4))
+    path = unmask(denoiser, confidence, tokens, Decoding(steps=4))
     assert path.order.tolist() == [[0, 1, 3, 4, 5, 6]]
     assert path.step.tolist() == [[0, 0, 1, 1, 2, 3]]
 
@@ -178,7 +183,7 @@ def test_ties_go_to_the_lowest_index() -> None:
 def test_dilated_goes_from_coarse_to_fine() -> None:
     denoiser = CountingTable()
     tokens = torch.full((1, 16), denoiser.mask_id)
-    path = unmask(denoiser, left_to_right, tokens, Regime(block=8, pace=dilated))
+    path = unmask(denoiser, left_to_right, tokens, Decoding(block=8, pace=dilated))
     steps = [sorted(path.order[0][path.step[0] == s].tolist()) for s in range(path.steps)]
     assert steps == [[0, 4], [2, 6], [1, 3, 5, 7], [8, 12], [10, 14], [9, 11, 13, 15]]
 

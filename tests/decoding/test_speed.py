@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
-from unmask.decoding.rows import Regime
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.heuristics import confidence
@@ -81,7 +81,7 @@ def measured() -> tuple[float, float]:
         return tokens
 
     def ours() -> Tensor:
-        return unmask(language, confidence, canvas, Regime(block=8), record=False).tokens
+        return unmask(language, confidence, canvas, Decoding(block=8), record=False).tokens
 
     assert torch.equal(whole_head(), ours())
     saved = ratio(whole_head, ours, rounds=3)

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from support.families import CONFIGS, DREAM, ILLADA, LLADA, MASKS, shapes, weights, write
 from unmask.decoding.loop import unmask
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas
 from unmask.denoisers.families import BY_ARCHITECTURE, Published, smdm
 from unmask.denoisers.loading import _Uninitialised, load_denoiser, unfused
 from unmask.denoisers.transformer import Transformer, TransformerConfig
@@ -149,8 +150,8 @@ def test_a_batch_decodes_as_its_rows_do(name: str, tmp_path: Path) -> None:
     """Rows of three lengths, padded left, right and on both sides, whatever stands in the padding."""
     denoiser, mask = family(tmp_path, name), MASKS[name]
     rows = [[7, mask, mask, 9, mask], [mask, 6, mask], [3, 4, mask, 11, mask, mask, 8, mask]]
-    regime = Regime(block=6, stop_at_end=False)
-    alone = [unmask(denoiser, confidence, torch.tensor([row]), regime) for row in rows]
+    decoding = Decoding(block=6, stop_at_end=False)
+    alone = [unmask(denoiser, confidence, torch.tensor([row]), decoding) for row in rows]
     long = 9
     for lefts in ([4, 6, 1], [0, 0, 0], [2, 3, 1]):
         tokens = torch.randint(30, (3, long), generator=torch.Generator().manual_seed(3))
@@ -158,7 +159,7 @@ def test_a_batch_decodes_as_its_rows_do(name: str, tmp_path: Path) -> None:
         for r, (row, left) in enumerate(zip(rows, lefts, strict=True)):
             tokens[r, left : left + len(row)] = torch.tensor(row)
             attention[r, left : left + len(row)] = True
-        together = unmask(denoiser, confidence, tokens, regime, attention=attention)
+        together = unmask(denoiser, confidence, Canvas(tokens, attention=attention), decoding)
         for r, (row, left, single) in enumerate(zip(rows, lefts, alone, strict=True)):
             inside = slice(left, left + len(row))
             assert torch.equal(together.tokens[r, inside], single.tokens[0])

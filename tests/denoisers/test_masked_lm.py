@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from unmask.decoding.loop import unmask
-from unmask.decoding.protocols import Denoiser
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.denoisers import masked_lm
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.masked_lm import MaskedLM
@@ -92,7 +92,7 @@ def test_logits_are_the_whole_models(name: str) -> None:
 def test_only_eligible_positions_get_logits() -> None:
     ours, seen = denoiser("bert"), []
     ours.head.register_forward_hook(lambda module, given, out: seen.append(given[0].shape[:-1].numel()))
-    unmask(ours, confidence, ROW, Regime(block=4))
+    unmask(ours, confidence, ROW, Decoding(block=4))
     # The region is the five positions from the first mask to the last: a block with two masks, and one with one.
     assert seen == [2, 1, 1]
 
@@ -116,7 +116,7 @@ def test_a_batch_decodes_as_its_rows_do(name: str) -> None:
     alone = [unmask(ours, confidence, row[None]) for row in rows]
     for lefts in ([2, 6, 5], [0, 0, 0]):
         tokens, attention = padded(rows, lefts, 11, MASK)
-        together = unmask(ours, confidence, tokens, attention=attention)
+        together = unmask(ours, confidence, Canvas(tokens, attention=attention))
         for r, (row, left, single) in enumerate(zip(rows, lefts, alone, strict=True)):
             assert torch.equal(together.tokens[r, left : left + len(row)], single.tokens[0])
             assert torch.equal(together.rank[r, left : left + len(row)], single.rank[0])

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from support.denoisers import CountingTable
-from unmask.decoding.loop import path_logp, unmask
+from unmask.decoding.loop import trajectory_logp, unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict, View
-from unmask.decoding.rows import Regime
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, evaluate
 from unmask.evaluation.statistics import mcnemar_exact, wilson
@@ -87,9 +87,12 @@ def test_likelihood_is_the_teacher_forced_one(
     canvas = puzzles.canvas(range(N))
     seeds = torch.tensor([3 * 2**32 + row for row in range(N)])
     forced = unmask(
-        denoiser, load_scheduler(name), canvas.tokens, target=canvas.target, region=canvas.region, seeds=seeds
+        denoiser,
+        load_scheduler(name),
+        Canvas(canvas.tokens, target=canvas.target, region=canvas.region, seeds=seeds),
+        forced=True,
     )
-    priced = -path_logp(denoiser, canvas.target, forced.order).double().sum(1)
+    priced = -trajectory_logp(denoiser, canvas.truth, forced.order).double().sum(1)
     assert report.row(name).nll == pytest.approx(float(priced.mean()), rel=1e-4)
 
 
@@ -104,9 +107,11 @@ class Mixed(Toy):
         noise = super().canvas(range(self.n))
         seeds = torch.arange(self.n)
         own = unmask(
-            self.denoiser, self.scheduler, noise.tokens, attention=noise.attention, reference=noise.target, seeds=seeds
+            self.denoiser,
+            self.scheduler,
+            Canvas(noise.tokens, target=noise.target, attention=noise.attention, seeds=seeds),
         )
-        target = torch.where(torch.arange(self.n)[:, None] % 2 == 0, own.tokens, noise.target)
+        target = torch.where(torch.arange(self.n)[:, None] % 2 == 0, own.tokens, noise.truth)
         assert noise.attention is not None
         return Canvas(noise.tokens[list(rows)], target[list(rows)], attention=noise.attention[list(rows)])
 
@@ -121,12 +126,10 @@ def test_likelihood_of_every_scheduler(name: str, ends: tuple[int, ...]) -> None
     forced = unmask(
         denoiser,
         task.scheduler,
-        canvas.tokens,
-        target=canvas.target,
-        attention=canvas.attention,
-        seeds=torch.arange(12),
+        Canvas(canvas.tokens, target=canvas.target, attention=canvas.attention, seeds=torch.arange(12)),
+        forced=True,
     )
-    priced = -path_logp(denoiser, canvas.target, forced.order, attention=canvas.attention).double().sum(1)
+    priced = -trajectory_logp(denoiser, canvas.truth, forced.order, attention=canvas.attention).double().sum(1)
     row = evaluate(task, denoiser, {name: task.scheduler}, batch=12).rows[0]
     assert 0 < row.exact < 1 or name.startswith("gt_") or name in ("best", "worst")
     assert row.nll == pytest.approx(float(priced.mean()), rel=1e-6)
@@ -147,8 +150,8 @@ def test_batches_change_no_bit_of_an_exact_denoiser() -> None:
     results = []
     for batch in (5, 12):
         schedulers = {name: load_scheduler(name) for name in ("random", "confidence", "gumbel_confidence")}
-        regimes = {"sequential": Regime(), "block 2": Regime(block=2), "3 steps": Regime(steps=3)}
-        toy = evaluate(Toy(), CountingTable(), schedulers, regimes, batch=batch, seed=1)
+        decodings = {"sequential": Decoding(), "block 2": Decoding(block=2), "3 steps": Decoding(steps=3)}
+        toy = evaluate(Toy(), CountingTable(), schedulers, decodings, batch=batch, seed=1)
         results.append([(row.solved, row.cell, row.nll, row.denoiser_calls, row.steps) for row in toy.rows])
     assert results[0] == results[1]
 

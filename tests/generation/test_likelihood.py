@@ -1,4 +1,4 @@
-"""Likelihoods of orders: exact where the joint is known, and `path_logp` equal to the loop that it stands for."""
+"""Likelihoods of orders: exact where the joint is known, and `trajectory_logp` equal to the loop that it stands for."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from support.denoisers import CountingTable, JointTable, text_denoiser
 from support.reference import distributions, puzzles
-from unmask.decoding.loop import path_logp, unmask
-from unmask.decoding.protocols import Scheduler, View
-from unmask.decoding.rows import Regime
+from unmask.decoding.loop import trajectory_logp, unmask
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Scheduler, View
 from unmask.schedulers.heuristics import confidence, margin, random
 from unmask.schedulers.loading import load_scheduler
 
@@ -37,24 +37,26 @@ def test_every_order_of_the_oracle_gives_the_joint() -> None:
     for place in (0, 17, 44, 80, int(oracle.joint.argmax()), int(oracle.joint.argmin())):
         target = oracle.sequences()[place].expand(len(orders), -1)
         exact = oracle.joint.flatten()[place].log().float().expand(len(orders))
-        path = unmask(oracle, follow(orders, 4), canvas, target=target)
+        path = unmask(oracle, follow(orders, 4), Canvas(canvas, target=target), forced=True)
         assert torch.equal(path.order, orders)
-        torch.testing.assert_close(path.path_logp, exact, atol=1e-5, rtol=0)
-        torch.testing.assert_close(path_logp(oracle, target, orders).sum(1), exact, atol=1e-5, rtol=0)
+        torch.testing.assert_close(path.total_logp, exact, atol=1e-5, rtol=0)
+        torch.testing.assert_close(trajectory_logp(oracle, target, orders).sum(1), exact, atol=1e-5, rtol=0)
 
 
 def test_the_oracle_given_clues() -> None:
     oracle, orders = JointTable(length=4, tokens=3, seed=1), torch.tensor([[0, 2, 3], [3, 2, 0], [2, 0, 3]])
     target = torch.tensor([[2, 1, 0, 2]]).expand(3, -1)
     exact = oracle.joint[2, 1, 0, 2].log() - oracle.joint[:, 1].sum().log()
-    torch.testing.assert_close(path_logp(oracle, target, orders).sum(1), exact.float().expand(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        trajectory_logp(oracle, target, orders).sum(1), exact.float().expand(3), atol=1e-5, rtol=0
+    )
 
 
 @pytest.mark.parametrize(
     "name", ["confidence", "entropy", "right_to_left", "random", "gumbel_confidence", "look_ahead"]
 )
-@pytest.mark.parametrize("regime", [Regime(), Regime(steps=2), Regime(block=2, order_temperature=0.5)])
-def test_likelihoods_sum_to_one(name: str, regime: Regime) -> None:
+@pytest.mark.parametrize("decoding", [Decoding(), Decoding(steps=2), Decoding(block=2, order_temperature=0.5)])
+def test_likelihoods_sum_to_one(name: str, decoding: Decoding) -> None:
     """Whatever the denoiser and the order, Σ_x p(x | σ(x)) = 1, for the order may only depend on what is revealed.
 
     A scheduler that peeked at the target would break it; all rows share a seed, so that random orders are functions too.
@@ -63,38 +65,44 @@ def test_likelihoods_sum_to_one(name: str, regime: Regime) -> None:
     target = torch.tensor(list(itertools.product(range(3), repeat=4)))
     canvas = torch.full_like(target, denoiser.mask_id)
     seeds = torch.full((len(target),), 5)
-    path = unmask(denoiser, load_scheduler(name), canvas, regime, target=target, seeds=seeds)
-    assert path.path_logp.double().exp().sum().item() == pytest.approx(1, abs=1e-5)
+    path = unmask(denoiser, load_scheduler(name), Canvas(canvas, target=target, seeds=seeds), decoding, forced=True)
+    assert path.total_logp.double().exp().sum().item() == pytest.approx(1, abs=1e-5)
 
 
 def test_an_oracle_scheduler_does_peek() -> None:
     denoiser = CountingTable(vocabulary=4, mask_id=3)
     target = torch.tensor(list(itertools.product(range(3), repeat=4)))
-    path = unmask(denoiser, load_scheduler("gt_logp"), torch.full_like(target, 3), target=target)
-    assert abs(path.path_logp.exp().sum().item() - 1) > 1e-3
+    path = unmask(denoiser, load_scheduler("gt_logp"), Canvas(torch.full_like(target, 3), target=target), forced=True)
+    assert abs(path.total_logp.exp().sum().item() - 1) > 1e-3
 
 
 def test_the_joint_is_recovered() -> None:
     oracle = JointTable(length=4, tokens=3, seed=2)
     target = oracle.sequences()
-    path = unmask(oracle, confidence, torch.full_like(target, oracle.mask_id), target=target, share=True)
-    torch.testing.assert_close(path.path_logp.double().exp(), oracle.joint.flatten(), atol=1e-7, rtol=1e-4)
+    path = unmask(oracle, confidence, Canvas(torch.full_like(target, oracle.mask_id), target=target), forced=True)
+    torch.testing.assert_close(path.total_logp.double().exp(), oracle.joint.flatten(), atol=1e-7, rtol=1e-4)
     # In one step the likelihood is the product of the marginals instead.
-    once = unmask(oracle, confidence, torch.full_like(target, oracle.mask_id), Regime(steps=1), target=target)
+    once = unmask(
+        oracle,
+        confidence,
+        Canvas(torch.full_like(target, oracle.mask_id), target=target),
+        Decoding(steps=1),
+        forced=True,
+    )
     marginals = [oracle.joint.sum([j for j in range(4) if j != i]) for i in range(4)]
     product = torch.stack([m[target[:, i]] for i, m in enumerate(marginals)]).prod(0)
-    torch.testing.assert_close(once.path_logp.double().exp(), product, atol=1e-7, rtol=1e-4)
+    torch.testing.assert_close(once.total_logp.double().exp(), product, atol=1e-7, rtol=1e-4)
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 3, 256])
-@pytest.mark.parametrize("regime", [Regime(), Regime(block=4, steps=5), Regime(steps=2, order_temperature=1.0)])
-def test_a_given_order_is_the_loop_along_it(regime: Regime, rows_at_once: int) -> None:
+@pytest.mark.parametrize("decoding", [Decoding(), Decoding(block=4, steps=5), Decoding(steps=2, order_temperature=1.0)])
+def test_a_given_order_is_the_loop_along_it(decoding: Decoding, rows_at_once: int) -> None:
     denoiser = CountingTable()
     tokens, target = puzzles(denoiser, 7, 9)
-    path = unmask(denoiser, margin, tokens, regime, target=target)
+    path = unmask(denoiser, margin, Canvas(tokens, target=target), decoding, forced=True)
     states = {tuple(canvas) for batch in denoiser.canvases for canvas in batch.tolist()}
     before = denoiser.forwarded
-    logp = path_logp(denoiser, target, path.order, path.step, rows_at_once=rows_at_once)
+    logp = trajectory_logp(denoiser, target, path.order, path.step, rows_at_once=rows_at_once)
     assert torch.equal(logp, path.logp)
     assert denoiser.forwarded - before == len(states) <= path.denoiser_calls
     assert sum(denoiser.priced[-math.ceil(len(states) / rows_at_once) :]) == int(path.reveals.sum())
@@ -103,9 +111,9 @@ def test_a_given_order_is_the_loop_along_it(regime: Regime, rows_at_once: int) -
 def test_without_steps_each_reveal_is_its_own() -> None:
     denoiser = CountingTable()
     tokens, target = puzzles(denoiser, 6, 8, seed=4)
-    order = unmask(denoiser, random, tokens, Regime(steps=3), target=target).order
-    logp = path_logp(denoiser, target, order)
-    assert torch.equal(logp, unmask(denoiser, follow(order, 8), tokens, target=target).logp)
+    order = unmask(denoiser, random, Canvas(tokens, target=target), Decoding(steps=3), forced=True).order
+    logp = trajectory_logp(denoiser, target, order)
+    assert torch.equal(logp, unmask(denoiser, follow(order, 8), Canvas(tokens, target=target), forced=True).logp)
     for row in range(len(tokens)):
         canvas = tokens[row].tolist()
         for k, i in enumerate(order[row].tolist()):
@@ -122,7 +130,7 @@ def test_equal_states_are_one_forward() -> None:
     denoiser = CountingTable()
     orders = all_orders(4)
     target = torch.tensor([[0, 1, 2, 4]]).expand(len(orders), -1)
-    logp = path_logp(denoiser, target, orders)
+    logp = trajectory_logp(denoiser, target, orders)
     assert denoiser.forwarded == 2**4 - 1
     assert len({round(x, 4) for x in logp.sum(1).tolist()}) > 20  # no joint: its orders differ
 
@@ -132,15 +140,17 @@ def test_padding_and_likelihoods(left: bool) -> None:
     denoiser = text_denoiser()
     target = torch.tensor([[5, 6, 7, 8, 9, 10]])
     order = torch.tensor([[3, 5, 0, 4]])
-    alone = path_logp(denoiser, target, order)
+    alone = trajectory_logp(denoiser, target, order)
     padding = torch.full((1, 3), 11)
     padded = torch.cat([padding, target] if left else [target, padding], 1)
     attention = torch.ones_like(padded, dtype=torch.bool)
     attention[:, :3] = not left
     attention[:, 6:] &= left
     moved = order + 3 if left else order
-    torch.testing.assert_close(path_logp(denoiser, padded, moved, attention=attention), alone, atol=1e-5, rtol=1e-5)
-    both = path_logp(
+    torch.testing.assert_close(
+        trajectory_logp(denoiser, padded, moved, attention=attention), alone, atol=1e-5, rtol=1e-5
+    )
+    both = trajectory_logp(
         denoiser, padded.expand(2, -1), moved.expand(2, -1), attention=torch.stack([attention[0], attention[0] | True])
     )
     torch.testing.assert_close(both[:1], alone, atol=1e-5, rtol=1e-5)
@@ -152,16 +162,16 @@ def test_what_stays_hidden_stays_hidden() -> None:
     denoiser = CountingTable()
     tokens = torch.full((1, 7), denoiser.mask_id)
     candidates = torch.tensor([[True, False, True, True, False, True, True]])
-    path = unmask(denoiser, confidence, tokens, candidates=candidates)
-    assert torch.equal(path_logp(denoiser, path.tokens, path.order, path.step), path.logp)
+    path = unmask(denoiser, confidence, Canvas(tokens, candidates=candidates))
+    assert torch.equal(trajectory_logp(denoiser, path.tokens, path.order, path.step), path.logp)
 
 
 def test_orders_are_checked() -> None:
     denoiser = CountingTable()
     target = torch.zeros(2, 4, dtype=torch.long)
     with pytest.raises(ValueError, match="twice"):
-        path_logp(denoiser, target, torch.tensor([[0, 1], [2, 2]]))
-    assert path_logp(denoiser, target, torch.full((2, 3), -1)).tolist() == [[0, 0, 0]] * 2
+        trajectory_logp(denoiser, target, torch.tensor([[0, 1], [2, 2]]))
+    assert trajectory_logp(denoiser, target, torch.full((2, 3), -1)).tolist() == [[0, 0, 0]] * 2
     assert denoiser.forwarded == 0
 
 
@@ -184,5 +194,5 @@ def test_the_view_hides_the_target_from_all_but_oracles() -> None:
         seen.append(view)
         return view.confidence
 
-    unmask(denoiser, spy, tokens, target=target)
+    unmask(denoiser, spy, Canvas(tokens, target=target), forced=True)
     assert seen and all(view.reference is None and view.reference_logp is None for view in seen)

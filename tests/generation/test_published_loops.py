@@ -24,8 +24,8 @@ from support.families import write
 from support.tokenizers import words
 from unmask.decoding import paces as pace
 from unmask.decoding.loop import unmask
-from unmask.decoding.protocols import View
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, View
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.generation.generate import Generation, generate
@@ -257,8 +257,8 @@ def test_dream_itself(dream: Transformer, length: int, steps: int, rule: str) ->
 def test_the_loop_without_text_agrees(llada: Transformer) -> None:
     """``generate`` adds canvases and words, nothing else: the bare loop reveals the same."""
     canvas = prompt_canvas(llada, words(31), PROMPTS, 12)
-    regime = Regime(block=4, steps=6, stop_at_end=False)
-    path = unmask(llada, confidence, canvas.tokens, regime, attention=canvas.attention, region=canvas.region)
+    decoding = Decoding(block=4, steps=6, stop_at_end=False)
+    path = unmask(llada, confidence, Canvas(canvas.tokens, region=canvas.region, attention=canvas.attention), decoding)
     done = generate(llada, words(31), PROMPTS, length=12, block=4, steps=6, stop_at_end=False)
     assert torch.equal(path.tokens, done.path.tokens)
     assert torch.equal(path.order, done.path.order)

@@ -19,7 +19,7 @@ from unmask.cli import evaluate as cli_evaluate
 from unmask.cli import generate as cli_generate
 from unmask.cli import report as cli_report
 from unmask.cli import sudoku as cli_decode
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Report
 from unmask.generation.text_canvas import TextCanvas
 from unmask.report import cases, page
@@ -75,7 +75,7 @@ def test_evaluate_records_them_as_it_decoded_them(command: Call) -> None:
     assert {path.name for path in Path("t").iterdir()} == {f"{nth + 1:04d}.json" for nth in chosen}
     for nth in chosen:
         one = trace.read(f"t/{nth + 1:04d}.json")
-        assert one.problem == f"{stored.source}, problem {nth + 1}" and one.regime == "any order"
+        assert one.problem == f"{stored.source}, problem {nth + 1}" and one.decoding == "any order"
         for path in one.paths:
             assert one.solved(path) == (stored.row(path.scheduler).solved[nth] == "1"), (nth, path.scheduler)
             assert path.candidates is not None and set(path.others) == {"confidence", "random", "sas"} - {
@@ -94,7 +94,7 @@ def test_regimes_have_traces_of_their_own(command: Call) -> None:
     assert sorted(path.name for path in Path("t").iterdir()) == ["0001-4-steps.json", "0001-6-steps.json"]
     found = [trace.read(path) for path in sorted(Path("t").iterdir())]
     assert [max(path.steps for path in one.paths) for one in found] == [4, 6]
-    assert [one.regime for one in found] == ["4 steps", "6 steps"]
+    assert [one.decoding for one in found] == ["4 steps", "6 steps"]
     (together,) = viewer.merged(found)
     assert [path.scheduler for path in together.paths] == [
         "confidence, 4 steps",
@@ -102,7 +102,7 @@ def test_regimes_have_traces_of_their_own(command: Call) -> None:
         "confidence, 6 steps",
         "margin, 6 steps",
     ]
-    assert together.regime == "4 steps, 6 steps"
+    assert together.decoding == "4 steps, 6 steps"
 
 
 def linked(html: str) -> list[tuple[str, str]]:
@@ -164,7 +164,7 @@ def test_decode_records_what_it_shows(command: Call, tmp_path: Path) -> None:
     Path("two.csv").write_text(f"puzzle\n{SMALL}\n{SMALL}\n")
     assert command("decode", "two.csv", "--denoiser", "sudoku-4x4", "--steps", "4", "--traces", "both")[0] == 0
     assert [trace.read(f"both/000{n}.json").problem for n in (1, 2)] == ["two.csv, problem 1", "two.csv, problem 2"]
-    assert trace.read("both/0001.json").regime == "4 steps"
+    assert trace.read("both/0001.json").decoding == "4 steps"
     (tmp_path / "file").write_text("kept")
     for folder, message in (("t", "absent or an empty folder"), ("file/t", "cannot write file/t")):
         code, out, err = command(*words, "--traces", folder)
@@ -184,7 +184,7 @@ def test_generate_records_what_it_says(command: Call, tmp_path: Path) -> None:
     for nth, record in enumerate(told):
         one = trace.read(f"t/000{nth + 1}.json")
         start = len(one.prompt) - 6
-        assert one.kind == "text" and one.target is None and one.regime == "blocks of 3"
+        assert one.kind == "text" and one.target is None and one.decoding == "blocks of 3"
         (path,) = one.paths
         assert path.scheduler == "confidence" and [place - start for place in path.order] == record["order"]
         assert list(path.tokens[start:]) == record["tokens"] and list(path.step) == record["step"]
@@ -210,7 +210,7 @@ def test_texts_that_were_decoded_already() -> None:
     order = load_scheduler("confidence")
     for record in (True, False):
         path = decoded(model, order, tokens, attention=attention, region=region, record=record)
-        found = of_texts(model, WORDS.__getitem__, canvas, {"confidence": path}, "tiny", Regime(), ["one", "two"])
+        found = of_texts(model, WORDS.__getitem__, canvas, {"confidence": path}, "tiny", Decoding(), ["one", "two"])
         assert [len(one.prompt) for one in found] == [4, 6] and [one.problem for one in found] == ["one", "two"]
         for nth, one in enumerate(found):
             real = attention[nth]

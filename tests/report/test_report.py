@@ -332,7 +332,10 @@ def test_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     )
     assert code == 0 and "wrote 2 traces to traces" in out
     recorded = trace.read("traces/0002.json")
-    assert [path.scheduler for path in recorded.paths] == ["confidence", "margin"] and recorded.regime == "blocks of 8"
+    assert [path.scheduler for path in recorded.paths] == [
+        "confidence",
+        "margin",
+    ] and recorded.decoding == "blocks of 8"
     assert max(recorded.block) == 1
     code, out, _ = unmask("view", "traces", "--out", "orders.html", "--title", "Mine")
     assert code == 0 and "<title>Mine</title>" in Path("orders.html").read_text()

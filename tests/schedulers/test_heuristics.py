@@ -16,8 +16,8 @@ from support.denoisers import CountingTable, Fixed, view_of
 from support.reference import HEURISTICS, distributions
 from unmask.decoding.draws import TIE_NOISE
 from unmask.decoding.loop import unmask
-from unmask.decoding.protocols import View
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, View
 from unmask.schedulers.heuristics import (
     confidence,
     end_damped,
@@ -208,7 +208,7 @@ def test_saturated_positions_are_still_ranked(rule: Callable[[View], Tensor], st
     logits = torch.zeros(6, 4)
     logits[:, 1] = gaps
     assert (logits.softmax(1).amax(1) == 1).all()
-    path = unmask(Fixed(logits, mask_id=3), rule, torch.full((1, 6), 3), Regime(steps=steps))
+    path = unmask(Fixed(logits, mask_id=3), rule, torch.full((1, 6), 3), Decoding(steps=steps))
     assert path.order[0].tolist() == gaps.argsort(descending=True).tolist()
 
 
@@ -237,6 +237,6 @@ def test_unpriced_positions_never_matter(name: str) -> None:
 
     loud.needs_truth = getattr(scheduler, "needs_truth", False)  # pyright: ignore[reportFunctionMemberAccess]
     reference = torch.tensor([[0, 1, 2, 4, 5, 6]])
-    paths = [unmask(denoiser, s, tokens, Regime(block=3), reference=reference) for s in (scheduler, loud)]
+    paths = [unmask(denoiser, s, Canvas(tokens, target=reference), Decoding(block=3)) for s in (scheduler, loud)]
     assert torch.equal(paths[0].order, paths[1].order)
     assert set(paths[0].order[0, :3].tolist()) == {0, 1, 2}

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from unmask.decoding.loop import unmask
-from unmask.decoding.protocols import Scheduler, View
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Scheduler, View
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.heuristics import confidence, uncertainty
 from unmask.schedulers.policy import KINDS, OrderPolicy, PolicyConfig
@@ -50,11 +50,13 @@ def test_an_untrained_policy_is_the_order_of_its_base(kind: str, base: Scheduler
 def test_scores_do_not_depend_on_the_target(kind: str) -> None:
     tokens, target = boards(2)
     policy = stirred(kind)
-    first = unmask(DENOISER, policy, tokens[:1], Regime(order_temperature=1.0), target=target[:1])
+    first = unmask(
+        DENOISER, policy, Canvas(tokens[:1], target=target[:1]), Decoding(order_temperature=1.0), forced=True
+    )
     other = target[:1].clone()
     hidden = tokens[0] == 0
     other[0, hidden] = other[0, hidden].flip(0)
-    second = unmask(DENOISER, policy, tokens[:1], Regime(order_temperature=1.0), target=other)
+    second = unmask(DENOISER, policy, Canvas(tokens[:1], target=other), Decoding(order_temperature=1.0), forced=True)
     assert first.states is not None and second.states is not None
     assert torch.equal(first.states.scores[0], second.states.scores[0])
 
@@ -63,7 +65,14 @@ def test_scores_do_not_depend_on_the_target(kind: str) -> None:
 def test_recorded_observations_reproduce_the_scores(kind: str) -> None:
     tokens, target = boards(3)
     policy = stirred(kind)
-    path = unmask(DENOISER, policy, tokens, Regime(order_temperature=1.0), target=target, observe=policy.observe)
+    path = unmask(
+        DENOISER,
+        policy,
+        Canvas(tokens, target=target),
+        Decoding(order_temperature=1.0),
+        forced=True,
+        observe=policy.observe,
+    )
     states = path.states
     assert states is not None
     again = policy.score(states.observed).masked_fill(~states.eligible, -torch.inf)
@@ -161,10 +170,10 @@ def test_in_blocks_the_head_is_computed_where_the_policy_looks(kind: str) -> Non
         return policy(view)
 
     counting.whole = True  # pyright: ignore
-    all_priced = unmask(DENOISER, counting, tokens, Regime(block=9))
+    all_priced = unmask(DENOISER, counting, tokens, Decoding(block=9))
     priced, rows[:] = sum(rows), []
     counting.whole = policy.whole  # pyright: ignore
-    as_asked = unmask(DENOISER, counting, tokens, Regime(block=9))
+    as_asked = unmask(DENOISER, counting, tokens, Decoding(block=9))
     assert torch.equal(all_priced.order, as_asked.order) and torch.equal(all_priced.tokens, as_asked.tokens)
     assert (sum(rows) < priced) == (kind in ("mlp", "hidden"))
 
@@ -179,7 +188,7 @@ def test_a_blockwise_transformer_asks_for_its_block_alone() -> None:
             DENOISER,
             policy,
             tokens,
-            Regime(block=9),
+            Decoding(block=9),
             on_step=lambda s, b=blockwise: rows.update({b: rows.get(b, 0) + len(s.view.at[0])}),
         )
         assert int(path.reveals.sum()) == int((tokens == 0).sum())

@@ -189,12 +189,12 @@ def test_the_framework_is_given_and_the_loops_are_hidden(model: Path, tmp_path: 
         assert canvas.region is not None
         assert torch.equal(canvas.tokens == task.denoiser.mask_id, canvas.region)
         assert canvas.region.sum(1).tolist() == [count] * len(task)
-        assert torch.equal(canvas.tokens[~canvas.region], canvas.target[~canvas.region])
+        assert torch.equal(canvas.tokens[~canvas.region], canvas.truth[~canvas.region])
         chain = task.chains[0]
-        hidden = load_tokenizer(model).decode(canvas.target[0][canvas.region[0]].tolist())
+        hidden = load_tokenizer(model).decode(canvas.truth[0][canvas.region[0]].tolist())
         assert hidden == "".join(chain.cdrs if cdrs == "all" else [chain.cdrs[int(cdrs) - 1]])
-    assert task.draw(0, canvas.target[0]) == chain.sequence.replace(chain.cdrs[0], chain.cdrs[0].lower())
-    tokens = canvas.target.clone()
+    assert task.draw(0, canvas.truth[0]) == chain.sequence.replace(chain.cdrs[0], chain.cdrs[0].lower())
+    tokens = canvas.truth.clone()
     tokens[0, canvas.region[0].int().argmax()] = int(tokens[0, 3]) % 20 + 4
     verdict = task.verify(range(len(task)), tokens)
     assert verdict.exact.tolist()[1:] == [True] * (len(task) - 1)

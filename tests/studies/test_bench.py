@@ -149,7 +149,7 @@ def test_both_sides_reveal_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The benchmark itself refuses to compare different answers: here it has none to refuse, and then one."""
     for name in loops.VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    config = decoding.Decoding(width=128, layers=2, prompt=6, length=8, block=4, steps=4, repeats=1)
+    config = decoding.DecodingBench(width=128, layers=2, prompt=6, length=8, block=4, steps=4, repeats=1)
     found = list(decoding.decoding(config))
     assert [f.what.partition(":")[0] for f in found[:3]] == ["LLaDA", "Dream", "Fast-dLLM, dual cache"]
     assert all(f.value > 0 for f in found)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from support.text_problems import Truthful, tiny
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
 from unmask.denoisers.folder import save_denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, Row, evaluate
@@ -95,7 +95,7 @@ def test_a_shorter_training_shows_the_same_canvases() -> None:
     assert isinstance(short.data, Code) and isinstance(usual.data, Code)
     assert short.data.count == 2 < usual.data.count
     assert replace(usual.data, count=2) == short.data
-    assert torch.equal(short.data(0, 2).target, replace(usual.data, count=40)(0, 2).target)
+    assert torch.equal(short.data(0, 2).truth, replace(usual.data, count=40)(0, 2).truth)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_shorter_training_shows_the_same_canvases() -> None:
         (lambda: blocks_of("code", (3,)), "divide the length 40 of code"),
         (lambda: Lengths(tasks=("prose",)), "no text task 'prose'"),
         (lambda: Lengths(orders=("confidence",)), "orders must have left_to_right"),
-        (lambda: Parallel(regimes=((6, 2),)), "a step for each of them"),
+        (lambda: Parallel(decodings=((6, 2),)), "a step for each of them"),
         (lambda: Parallel(paces=("fast",)), "fast"),
         (lambda: Ground(Texts(), None, Path()).config("demo"), "the preset demo is for sudoku"),
         (lambda: Characters(order_training=PolicyTraining()), "must be 'nll'"),
@@ -132,16 +132,16 @@ def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
     denoiser = load_denoiser(str(runs / "code"))
     task = WrittenTask.generated(WRITTEN["code"](count=3, split="test", length=48))
     orders = {"learned": load_scheduler(str(tmp_path / "runs" / "sas-code"), denoiser)}
-    expected = evaluate(task, denoiser, orders, {"48–12": Regime(block=12)}, likelihood=False).rows[0]
+    expected = evaluate(task, denoiser, orders, {"48–12": Decoding(block=12)}, likelihood=False).rows[0]
     mine = found.evaluations[3].row("learned")
-    assert (mine.regime, mine.solved, mine.denoiser_calls) == ("48–12", expected.solved, expected.denoiser_calls)
+    assert (mine.decoding, mine.solved, mine.denoiser_calls) == ("48–12", expected.solved, expected.denoiser_calls)
     assert mine.cell == expected.cell and mine.n == 3
     again = [done.seconds for done in run_study(study, tmp_path, resume=True)]
     assert again == [None] * len(again)
 
 
 def test_a_budget_bounds_the_calls(runs: Path, tmp_path: Path) -> None:
-    study = Parallel(regimes=((40, 4), (20, 8)), paces=("threshold:p=0.5",), sets=SMALL, runs=runs)
+    study = Parallel(decodings=((40, 4), (20, 8)), paces=("threshold:p=0.5",), sets=SMALL, runs=runs)
     found = run(study, tmp_path)
     budgets, frontier = found.tables
     for row, steps in zip(budgets.rows, (4, 8), strict=True):
@@ -259,14 +259,14 @@ def corpus(folder: Path) -> Path:
 def test_passages_do_not_cross_their_part(tmp_path: Path) -> None:
     source = Passages(str(corpus(tmp_path)), given=4, length=8)
     canvas = source(3, 5)
-    assert torch.equal(source(3, 5).target, canvas.target) and not torch.equal(source(4, 5).target, canvas.target)
-    assert (canvas.tokens[:, :4] == canvas.target[:, :4]).all() and (canvas.tokens[:, 4:] == 0).all()
+    assert torch.equal(source(3, 5).truth, canvas.truth) and not torch.equal(source(4, 5).truth, canvas.truth)
+    assert (canvas.tokens[:, :4] == canvas.truth[:, :4]).all() and (canvas.tokens[:, 4:] == 0).all()
     text, whole = source.text, "".join(map(chr, source.text.tolist()))
     assert text[-1] == OTHER and (text[:-1] > OTHER).all()
     train, test = ("".join(map(chr, source.part(split).tolist())) for split in ("train", "test"))
     assert whole.startswith(train) and whole.endswith(test)
-    assert all("".join(map(chr, row)) in train for row in canvas.target.tolist())
-    held = source.held_out("test", 8).target.tolist()
+    assert all("".join(map(chr, row)) in train for row in canvas.truth.tolist())
+    held = source.held_out("test", 8).truth.tolist()
     assert all("".join(map(chr, row)) in test for row in held)
     with pytest.raises(ValueError, match="has 12 passages, not 13"):
         source.held_out("test", 13)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from support.denoisers import Fixed, text_denoiser
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
-from unmask.decoding.rows import Regime
 from unmask.report.traces import record as trace
 from unmask.report.traces.record import Candidates, Trace, TracedPath
 from unmask.schedulers.loading import load_scheduler
@@ -76,8 +76,8 @@ def words(stop: bool = False) -> Trace:
     tokens[:, 8:] = 12
     schedulers = {name: load_scheduler(name) for name in ("confidence", "left_to_right")}
     about = trace.About("text", "tiny", WORDS.__getitem__)
-    regime = Regime(block=8, stop_at_end=stop)
-    one = trace.record(text_denoiser(), schedulers, Canvas(tokens, tokens), about, regime, truth=False)[0]
+    decoding = Decoding(block=8, stop_at_end=stop)
+    one = trace.record(text_denoiser(), schedulers, Canvas(tokens, tokens), about, decoding, truth=False)[0]
     # The tiny model never says the end token by itself.
     ended = tuple(1 if place == 20 else token for place, token in enumerate(one.paths[0].tokens))
     return replace(one, problem="a text", paths=(replace(one.paths[0], tokens=ended), one.paths[1]))

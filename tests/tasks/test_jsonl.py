@@ -37,7 +37,7 @@ def test_where_everything_stands(tmp_path: Path) -> None:
     made = problems(lines(tmp_path / "t.jsonl", pair("w1 w2", "w5 w6"), pair("w3", "w7 w8 w9")))
     canvas = made.task.canvas([0, 1])
     assert canvas.tokens.tolist() == [[1, 2, M, M, M, M, M], [PAD, 3, M, M, M, M, M]]
-    assert canvas.target.tolist() == [[1, 2, 5, 6, END, PAD, PAD], [PAD, 3, 7, 8, 9, END, PAD]]
+    assert canvas.truth.tolist() == [[1, 2, 5, 6, END, PAD, PAD], [PAD, 3, 7, 8, 9, END, PAD]]
     assert canvas.attention is not None and canvas.region is not None and canvas.candidates is not None
     assert canvas.attention.tolist() == [[True] * 7, [False] + [True] * 6]
     assert canvas.region.tolist() == [[False] * 2 + [True] * 5] * 2
@@ -52,7 +52,7 @@ def test_padding_left_out_and_denoisers_without_ends(tmp_path: Path) -> None:
     assert short.attention is not None and short.attention[0].tolist() == [True] * 4 + [False] * 2
     bare = problems(file, Ids(end_ids=(), pad_id=0)).task.canvas([0])
     assert bare.tokens.tolist() == [[1, 2, M]]
-    assert bare.target.tolist() == [[1, 2, 5]]
+    assert bare.truth.tolist() == [[1, 2, 5]]
 
 
 def test_a_conversation_ends_as_its_template_ends(tmp_path: Path) -> None:
@@ -60,12 +60,12 @@ def test_a_conversation_ends_as_its_template_ends(tmp_path: Path) -> None:
     tokenizer: Any = made.tokenizer
     tokenizer.chat_template = "{% for turn in messages %}w1 {{ turn['content'] }} <eot> {% endfor %}"
     assert made.task.end == 28
-    assert made.task.canvas([0]).target.tolist()[0][:5] == [1, 6, 28, 5, 28]
+    assert made.task.canvas([0]).truth.tolist()[0][:5] == [1, 6, 28, 5, 28]
 
 
 def test_verdicts_count_the_answer_and_its_end(tmp_path: Path) -> None:
     task = problems(lines(tmp_path / "t.jsonl", pair("w1", "w5 w6"), pair("w1", "w5 w6"))).task
-    tokens = task.canvas([0, 1]).target.clone()
+    tokens = task.canvas([0, 1]).truth.clone()
     tokens[1, 2] = 27  # an end before its time
     tokens[:, 5] = 3  # behind the end nobody looks
     verdict = task.verify([0, 1], tokens)

@@ -15,8 +15,8 @@ import torch
 
 from support.text_problems import Truthful, tiny
 from unmask.cli.evaluate import evaluate_command
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Problems, Task, View
-from unmask.decoding.rows import Regime
 from unmask.denoisers.folder import save_denoiser
 from unmask.evaluation.evaluate import evaluate
 from unmask.runs.presets import load_preset
@@ -389,11 +389,11 @@ def test_a_canvas_hides_the_whole_region_and_nothing_else(kind: type[Written]) -
     assert not (canvas.tokens[:, :start] == MASK).any()
     assert not (canvas.target == MASK).any()
     assert torch.equal(canvas.region, canvas.tokens == MASK)
-    assert torch.equal(canvas.tokens[:, :start], canvas.target[:, :start])
+    assert torch.equal(canvas.tokens[:, :start], canvas.truth[:, :start])
     for row, problem in enumerate((task.problems[3], task.problems[0])):
         answer = [*encode(problem.answer), END]
-        assert canvas.target[row, start : start + len(answer)].tolist() == answer
-        assert (canvas.target[row, start + len(answer) :] == PAD).all()
+        assert canvas.truth[row, start : start + len(answer)].tolist() == answer
+        assert (canvas.truth[row, start + len(answer) :] == PAD).all()
         assert drawn(canvas.tokens[row, :start].tolist()) == problem.prompt
 
 
@@ -409,12 +409,12 @@ def test_training_canvases_ask_for_padding_but_do_not_reveal_it(kind: type[Writt
         expected[kind.prompt_width : kind.prompt_width + length] = True
         assert torch.equal(canvas.candidates[row], expected)
     asked = torch.stack([random_pattern(data(0, 8), MASK, seed=0, step=step)[0] for step in range(40)]).any(0)
-    assert (data(0, 8).target[asked] == PAD).any()
+    assert (data(0, 8).truth[asked] == PAD).any()
     assert not asked[:, : kind.prompt_width].any()
     again = kind(count=30)(2, 8)
-    assert torch.equal(again.target, canvas.target)
-    assert not torch.equal(data(3, 8).target, canvas.target)
-    assert torch.equal(data(32, 8).target, canvas.target)  # 256 problems on, the 30 have come round to the same place
+    assert torch.equal(again.truth, canvas.truth)
+    assert not torch.equal(data(3, 8).truth, canvas.truth)
+    assert torch.equal(data(32, 8).truth, canvas.truth)  # 256 problems on, the 30 have come round to the same place
 
 
 @every_kind
@@ -424,7 +424,7 @@ def test_a_denoiser_sees_every_length_and_an_order_its_own(kind: type[Written]) 
         canvas = whole(step, 8)
         assert canvas.tokens.shape[1] == kind.prompt_width + length
         own = kind(count=30, length=length)
-        assert torch.equal(own(step, 8).target, canvas.target)
+        assert torch.equal(own(step, 8).truth, canvas.truth)
         assert {own(other, 4).tokens.shape[1] for other in range(4)} == {kind.prompt_width + length}
         task = WrittenTask.generated(replace(own, split="test"))
         target = task.canvas([0]).target
@@ -439,7 +439,7 @@ def test_a_denoiser_sees_every_length_and_an_order_its_own(kind: type[Written]) 
 @every_kind
 def test_the_verifier_reads_up_to_the_end(kind: type[Written]) -> None:
     task = WrittenTask.generated(kind(count=4, split="test"))
-    answer = task.canvas([0] * 5).target.clone()
+    answer = task.canvas([0] * 5).truth.clone()
     start = kind.prompt_width
     end = int((answer[0] == END).int().argmax())
     answer[1, end + 1 :] = encode("7")[0]  # behind the end anything goes
@@ -448,7 +448,7 @@ def test_the_verifier_reads_up_to_the_end(kind: type[Written]) -> None:
     answer[4, start] = PAD  # a gap
     assert task.verify([0] * 5, answer).exact.tolist() == [True, True, False, False, False]
     assert task.verify([0] * 5, answer).share.tolist()[2:] == [0.0, 0.0, 0.0]
-    assert task.verify([0, 1], task.canvas([1, 0]).target).exact.tolist() == [False, False]
+    assert task.verify([0, 1], task.canvas([1, 0]).truth).exact.tolist() == [False, False]
 
 
 @every_kind
@@ -458,7 +458,7 @@ def test_rollouts_are_judged_as_answers_are(kind: type[Written]) -> None:
     problems = data.problems(tiny(kind), "tiny")
     task = WrittenTask(data, data.corpus, "the same")
     canvas = data(0, 6)
-    tokens = canvas.target.clone()
+    tokens = canvas.truth.clone()
     tokens[1, data.prompt_width] = encode("+")[0]
     tokens[2, data.prompt_width :] = torch.where(
         tokens[2, data.prompt_width :] == END, PAD, tokens[2, data.prompt_width :]
@@ -466,8 +466,8 @@ def test_rollouts_are_judged_as_answers_are(kind: type[Written]) -> None:
     other = in_digits(data.corpus[3].answer)
     tokens[3, data.prompt_width : data.prompt_width + len(encode(other))] = torch.tensor(encode(other))
     assert problems.judge is not None
-    assert problems.judge(canvas.target, tokens).tolist() == [True, False, False, True, True, True]
-    assert torch.equal(problems.judge(canvas.target, tokens), task.verify(range(6), tokens).exact)
+    assert problems.judge(canvas.truth, tokens).tolist() == [True, False, False, True, True, True]
+    assert torch.equal(problems.judge(canvas.truth, tokens), task.verify(range(6), tokens).exact)
 
 
 def test_a_training_asks_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,7 +500,7 @@ def test_evaluate_decodes_and_judges(kind: type[Written]) -> None:
     assert [row.scheduler for row in report.rows] == list(orders)
     assert all(row.exact == 0 and row.nll > 10 for row in report.rows)
     assert sum(stratum.n for stratum in report.rows[0].strata.values()) == 3
-    truth = evaluate(task, Truthful(task), orders, {"any": Regime(), "blocks": Regime(block=8)}, batch=2)
+    truth = evaluate(task, Truthful(task), orders, {"any": Decoding(), "blocks": Decoding(block=8)}, batch=2)
     assert len(truth.rows) == 4
     assert all(row.exact == 1 and row.cell == 1 for row in truth.rows)
 
@@ -581,7 +581,7 @@ def test_drawing_shows_what_is_hidden() -> None:
     canvas = task.canvas([0])
     shown = task.draw(0, canvas.tokens[0]).splitlines()
     assert shown == [task.problems[0].prompt, "_" * Arithmetic.lengths[0]]
-    assert task.draw(0, canvas.target[0]).splitlines()[1] == task.problems[0].answer + "."
+    assert task.draw(0, canvas.truth[0]).splitlines()[1] == task.problems[0].answer + "."
 
 
 @pytest.mark.parametrize(
@@ -626,11 +626,11 @@ def test_what_an_order_is_learned_on(kind: type[Written]) -> None:
     data = kind(count=12, seed=4)
     problems = data.problems(tiny(kind), "tiny")
     assert isinstance(problems, Problems)
-    assert torch.equal(problems(1, 5).target, data(1, 5).target)
+    assert torch.equal(problems(1, 5).truth, data(1, 5).truth)
     held_out = problems.held_out(3)
     assert len(held_out) == 3
     assert all(split_of(problem.form) == "validation" for problem in held_out.problems)
-    assert torch.equal(problems.fixed().target, data.rows[:, : kind.prompt_width + kind.lengths[0]])
+    assert torch.equal(problems.fixed().truth, data.rows[:, : kind.prompt_width + kind.lengths[0]])
     with pytest.raises(ValueError, match="a split other than train"):
         problems.held_out(3, "train")
     other = next(one for one in KINDS if one.shape() != kind.shape())
@@ -689,7 +689,7 @@ def test_both_published_formats(tmp_path: Path) -> None:
     assert task.source == "both.jsonl"
     assert [problem.prompt for problem in task.problems] == ["030,100,093?023", "015,044,079?050"]
     assert task.problems[1].answer == "044-015=029,079-029=050"
-    assert task.verify([0, 1], task.canvas([0, 1]).target).exact.all()
+    assert task.verify([0, 1], task.canvas([0, 1]).truth).exact.all()
     assert len(read_problems(file, limit=1)) == 1
 
 
@@ -745,5 +745,5 @@ def test_the_published_files(name: str, count: int) -> None:
         pytest.skip("the published Countdown files are not here")
     task = read_problems(file)
     assert len(task) == count
-    assert task.verify(range(count), task.canvas(range(count)).target).exact.all()
+    assert task.verify(range(count), task.canvas(range(count)).truth).exact.all()
     assert {Countdown().belongs(problem) for problem in task.problems} == {"test"}

@@ -10,7 +10,7 @@ import torch
 from support.canvases import canvases
 from support.denoisers import opinionated
 from unmask.decoding.loop import unmask
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser, shipped
 from unmask.schedulers.heuristics import confidence
 from unmask.theory import claims, expected_return, lattice, log_p_seq, scheduler_logv, table_claims
@@ -92,10 +92,9 @@ def test_sampled_sequences_follow_p_seq() -> None:
         denoiser,
         confidence,
         hidden.repeat(draws, 1),
-        Regime(order_temperature=0.5, token_temperature=1.0),
+        Decoding(order_temperature=0.5, token_temperature=1.0),
         generator=torch.Generator().manual_seed(0),
         record=False,
-        share=True,
     )
     seen = torch.bincount((path.tokens * torch.tensor([4, 2, 1])).sum(1), minlength=8) / draws
     error = (p_seq * (1 - p_seq) / draws).sqrt()
@@ -154,8 +153,8 @@ def test_claims_hold_on_a_random_denoiser() -> None:
     found = claims(denoiser, canvas)
     assert [claim for claim in found if not claim.holds] == []
     assert {"=", "<=", ">=", "!=", ">", "~"} == {claim.relation for claim in found}
-    first = lattice(denoiser, canvas.tokens[0], canvas.target[0])
-    second = lattice(denoiser, canvas.tokens[1], canvas.target[1])
+    first = lattice(denoiser, canvas.tokens[0], canvas.truth[0])
+    second = lattice(denoiser, canvas.tokens[1], canvas.truth[1])
     mean = sum(float(expected_return(g.logp, scheduler_logv(g, confidence, 1.0))) for g in (first, second)) / 2
     elbo = next(claim for claim in found if claim.claim == "log P_seq ≥ E R")
     assert elbo.right == pytest.approx(mean) and elbo.left > elbo.right + 1e-3

@@ -5,9 +5,9 @@ import torch
 
 from support.canvases import canvases
 from support.denoisers import opinionated
-from unmask.decoding.loop import path_logp, unmask
-from unmask.decoding.protocols import Scheduler, View
-from unmask.decoding.rows import Regime
+from unmask.decoding.loop import trajectory_logp, unmask
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Scheduler, View
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.heuristics import confidence, entropy, gt_logp, left_to_right, look_ahead, margin, random
 from unmask.tasks.sudoku.task import expert
@@ -31,10 +31,10 @@ from unmask.theory.orders import all_orders, along
 
 def test_lattice_prices_every_state_as_the_loop_does() -> None:
     denoiser, canvas = opinionated(), canvases(1, 5)
-    grid = lattice(denoiser, canvas.tokens[0], canvas.target[0], rows_at_once=7)
+    grid = lattice(denoiser, canvas.tokens[0], canvas.truth[0], rows_at_once=7)
     assert grid.denoiser_calls == 2**5 - 1
     orders = all_orders(5)
-    priced = path_logp(denoiser, canvas.target.repeat(len(orders), 1), grid.positions[orders])
+    priced = trajectory_logp(denoiser, canvas.truth.repeat(len(orders), 1), grid.positions[orders])
     assert torch.allclose(along(grid.logp, orders), priced.double().sum(1), atol=1e-4)
     assert bool((grid.logp == -torch.inf).eq(revealed(5)).all())
 
@@ -44,20 +44,22 @@ def test_lattice_prices_every_state_as_the_loop_does() -> None:
 )
 def test_greedy_policy_on_the_lattice_is_the_decoded_order(scheduler: Scheduler) -> None:
     denoiser, canvas = opinionated(1), canvases(3, 5, seed=2)
-    path = unmask(denoiser, scheduler, canvas.tokens, target=canvas.target, seeds=torch.full((3,), 11))
+    path = unmask(
+        denoiser, scheduler, Canvas(canvas.tokens, target=canvas.target, seeds=torch.full((3,), 11)), forced=True
+    )
     for row in range(3):
-        grid = lattice(denoiser, canvas.tokens[row], canvas.target[row])
+        grid = lattice(denoiser, canvas.tokens[row], canvas.truth[row])
         logv = scheduler_logv(grid, scheduler, 0.0, seed=11)
         step = torch.searchsorted(grid.positions, path.order[row])
         assert float(along(logv, step[None])[0]) == 0
-        assert float(log_p_seq(grid.logp, logv)) == pytest.approx(float(path.path_logp[row]), abs=1e-4)
+        assert float(log_p_seq(grid.logp, logv)) == pytest.approx(float(path.total_logp[row]), abs=1e-4)
 
 
 def test_decoded_choices_have_the_lattice_probability() -> None:
     denoiser, canvas = opinionated(2), canvases(1, 4)
-    grid = lattice(denoiser, canvas.tokens[0], canvas.target[0])
-    tokens, target = canvas.tokens.repeat(50, 1), canvas.target.repeat(50, 1)
-    path = unmask(denoiser, confidence, tokens, Regime(order_temperature=0.5), target=target)
+    grid = lattice(denoiser, canvas.tokens[0], canvas.truth[0])
+    tokens, target = canvas.tokens.repeat(50, 1), canvas.truth.repeat(50, 1)
+    path = unmask(denoiser, confidence, Canvas(tokens, target=target), Decoding(order_temperature=0.5), forced=True)
     steps = torch.searchsorted(grid.positions, path.order)
     logv = scheduler_logv(grid, confidence, 0.5)
     assert torch.allclose(along(logv, steps), path.order_logp.double().sum(1), atol=1e-4)
@@ -66,20 +68,19 @@ def test_decoded_choices_have_the_lattice_probability() -> None:
 def test_sampled_returns_agree_with_the_exact_mean_and_gradient() -> None:
     """A tabular scheduler decodes; its REINFORCE estimate falls within its own error of the exact gradient."""
     denoiser, canvas, tau, draws = opinionated(3), canvases(1, 4, seed=1), 0.7, 6000
-    grid = lattice(denoiser, canvas.tokens[0], canvas.target[0])
+    grid = lattice(denoiser, canvas.tokens[0], canvas.truth[0])
     scores = torch.randn(16, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     logv = choice_logp(scores.masked_fill(revealed(4), -torch.inf), tau)
     path = unmask(
         denoiser,
         tabular(grid, scores),
-        canvas.tokens.repeat(draws, 1),
-        Regime(order_temperature=tau),
-        target=canvas.target.repeat(draws, 1),
+        Canvas(canvas.tokens.repeat(draws, 1), target=canvas.truth.repeat(draws, 1)),
+        Decoding(order_temperature=tau),
+        forced=True,
         generator=torch.Generator().manual_seed(1),
         record=False,
-        share=True,
     )
-    returns = path.path_logp.double()
+    returns = path.total_logp.double()
     exact, error = float(expected_return(grid.logp, logv)), (float(return_variance(grid.logp, logv)) / draws) ** 0.5
     assert abs(float(returns.mean()) - exact) < 4 * error
     leaf = scores.clone().requires_grad_()
@@ -95,7 +96,7 @@ def test_sampled_returns_agree_with_the_exact_mean_and_gradient() -> None:
 
 def test_exact_gradient_reaches_a_scheduler_with_parameters() -> None:
     denoiser, canvas = opinionated(4), canvases(1, 4)
-    grid = lattice(denoiser, canvas.tokens[0], canvas.target[0])
+    grid = lattice(denoiser, canvas.tokens[0], canvas.truth[0])
     weight = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
 
     def value(w: torch.Tensor) -> torch.Tensor:
@@ -113,7 +114,7 @@ def test_exact_gradient_reaches_a_scheduler_with_parameters() -> None:
 
 def test_beam_is_exact_when_wide_and_a_bound_when_narrow() -> None:
     denoiser, canvas = opinionated(5), canvases(2, 6, seed=3)
-    for tokens, target in zip(canvas.tokens, canvas.target, strict=True):
+    for tokens, target in zip(canvas.tokens, canvas.truth, strict=True):
         grid = lattice(denoiser, tokens, target)
         for flag, extreme in ((False, best_order), (True, worst_order)):
             order, value = extreme(grid.logp)
@@ -129,14 +130,16 @@ def test_beam_is_exact_when_wide_and_a_bound_when_narrow() -> None:
 def test_oracles_reach_the_ends_of_the_scale(exact: int, block: int | None) -> None:
     """Against every order that the blocks allow, with lattice and with a wide beam; rows differ, so they must not mix."""
     denoiser, canvas = opinionated(6), canvases(3, 6, seed=4)
-    regime = Regime(block=block)
+    decoding = Decoding(block=block)
     region = torch.ones_like(canvas.tokens, dtype=torch.bool)
     ends = [
-        unmask(denoiser, scheduler, canvas.tokens, regime, target=canvas.target, region=region).path_logp
+        unmask(
+            denoiser, scheduler, Canvas(canvas.tokens, target=canvas.target, region=region), decoding, forced=True
+        ).total_logp
         for scheduler in (best(exact, width=20), worst(exact, width=20))
     ]
     for row in range(3):
-        grid = lattice(denoiser, canvas.tokens[row], canvas.target[row])
+        grid = lattice(denoiser, canvas.tokens[row], canvas.truth[row])
         orders = all_orders(6)
         allowed = torch.ones(len(orders), dtype=torch.bool)
         if block is not None:
@@ -148,7 +151,7 @@ def test_oracles_reach_the_ends_of_the_scale(exact: int, block: int | None) -> N
 
 def test_oracles_plan_once_and_their_calls_count() -> None:
     denoiser, canvas = opinionated(), canvases(2, 4)
-    path = unmask(denoiser, best(), canvas.tokens, target=canvas.target)
+    path = unmask(denoiser, best(), Canvas(canvas.tokens, target=canvas.target), forced=True)
     assert path.denoiser_calls == 2 * (4 + 2**4 - 1)
     with pytest.raises(ValueError, match="oracle"):
         unmask(denoiser, best(), canvas.tokens)
@@ -158,7 +161,7 @@ def test_oracles_plan_once_and_their_calls_count() -> None:
 
 def test_candidates_leave_the_rest_hidden() -> None:
     denoiser, canvas = opinionated(), canvases(1, 6)
-    tokens, target = canvas.tokens[0], canvas.target[0]
+    tokens, target = canvas.tokens[0], canvas.truth[0]
     positions = torch.nonzero(tokens == 0)[:, 0]
     candidates = torch.zeros_like(tokens, dtype=torch.bool).index_fill(0, positions[1:4], True)
     grid = lattice(denoiser, tokens, target, candidates=candidates)

@@ -8,8 +8,8 @@ from pathlib import Path
 from unmask.cli.evaluate import HEURISTICS, show_evaluation
 from unmask.cli.shell import console
 from unmask.cli.train import show_learning, show_pretraining, show_tuning
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
-from unmask.decoding.rows import Regime
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, schedulers_named
 from unmask.report import cases, page
@@ -59,14 +59,14 @@ def demo(out: Path = Path("runs/demo"), puzzles: int = 200) -> None:
     model = load_denoiser(base)
     orders = {"confidence": load_scheduler("confidence"), "learned": load_scheduler(str(order), model)}
     about = trace.about_boards(problems.size, str(base))
-    traces = cases.record(before, problems, model, orders, {"sequential": Regime()}, about, out / "traces", CASES)
+    traces = cases.record(before, problems, model, orders, {"sequential": Decoding()}, about, out / "traces", CASES)
     inputs = [out / "orders.json", out / "tuned.json", order, *traces]
     page.write(inputs, out / "report.html", "A learned order of thought", "unmask demo")
     console.print(f"5. Everything on one page, with the orders to watch step by step: open {out / 'report.html'}")
 
 
 def _compare(problems: SudokuTask, folder: Path, orders: dict[str, Scheduler]) -> Report:
-    model, once = load_denoiser(folder), {"sequential": Regime()}
+    model, once = load_denoiser(folder), {"sequential": Decoding()}
     report = show_evaluation(problems, model, orders, once, str(folder), "confidence", 64, 0, False)
     console.print(terminal.comparison(report))
     return report

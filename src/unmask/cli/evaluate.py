@@ -9,9 +9,9 @@ from typing import Any
 
 from unmask.cli.shell import FIRST, console, progress_bar, require_new_folder, require_writable
 from unmask.cli.sudoku import load_for_boards
+from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
 from unmask.decoding.protocols import Task
-from unmask.decoding.rows import Regime
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, evaluate, schedulers_named
 from unmask.generation.text_canvas import load_tokenizer
@@ -101,8 +101,8 @@ def evaluate_command(
         if schedulers == HEURISTICS:
             schedulers = schedulers.removesuffix(",expert")  # it is one at Sudoku
     orders = schedulers_named(schedulers.split(","), lambda name: load_scheduler(name, model, denoiser))
-    regimes = _regimes(blocks, steps, pace)
-    report = show_evaluation(problems, model, orders, regimes, denoiser, baseline, batch, seed, nll)
+    decodings = _decodings(blocks, steps, pace)
+    report = show_evaluation(problems, model, orders, decodings, denoiser, baseline, batch, seed, nll)
     if not FIRST:
         return  # of several processes one writes
     console.print(terminal.comparison(report))
@@ -111,9 +111,9 @@ def evaluate_command(
     if json is not None:
         report.write(json, command=shlex.join(["unmask", *sys.argv[1:]]))
     if traces is not None:
-        recording = cases.record(report, problems, model, orders, regimes, about, traces, trace_cases)
+        recording = cases.record(report, problems, model, orders, decodings, about, traces, trace_cases)
         with progress_bar("{task.description}", "traces") as progress:
-            total = min(trace_cases, len(problems)) * len(regimes)
+            total = min(trace_cases, len(problems)) * len(decodings)
             written = list(progress.track(recording, total=total, description="recording"))
         shown = f"unmask view {traces}" if json is None else f"unmask report {json} {traces}"
         count = "1 trace" if len(written) == 1 else f"{len(written)} traces"
@@ -161,7 +161,7 @@ def show_evaluation(
     problems: Task,
     model: Any,
     orders: dict[str, Any],
-    regimes: dict[str, Regime],
+    decodings: dict[str, Decoding],
     name: str,
     baseline: str | None,
     batch: int,
@@ -170,7 +170,7 @@ def show_evaluation(
 ) -> Report:
     """Decode everything with a live line."""
     with progress_bar("{task.description}", "puzzles") as progress:
-        bar = progress.add_task("decoding", total=len(problems) * len(orders) * len(regimes))
+        bar = progress.add_task("decoding", total=len(problems) * len(orders) * len(decodings))
 
         def advance(order: str, count: int) -> None:
             progress.update(bar, advance=count, description=order)
@@ -179,7 +179,7 @@ def show_evaluation(
             problems,
             model,
             orders,
-            regimes,
+            decodings,
             denoiser_name=name,
             baseline=baseline,
             batch=batch,
@@ -190,8 +190,8 @@ def show_evaluation(
         )
 
 
-def _regimes(blocks: tuple[int, ...], steps: tuple[int, ...], paces: tuple[str, ...]) -> dict[str, Regime]:
-    regimes = {f"block {b}": Regime(block=b) for b in blocks}
-    regimes |= {f"{t} steps": Regime(steps=t) for t in steps}
-    regimes |= {name: Regime(pace=load_pace(name)) for name in paces}
-    return regimes or {"sequential": Regime()}
+def _decodings(blocks: tuple[int, ...], steps: tuple[int, ...], paces: tuple[str, ...]) -> dict[str, Decoding]:
+    decodings = {f"block {b}": Decoding(block=b) for b in blocks}
+    decodings |= {f"{t} steps": Decoding(steps=t) for t in steps}
+    decodings |= {name: Decoding(pace=load_pace(name)) for name in paces}
+    return decodings or {"sequential": Decoding()}

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from unmask.cli.shell import console, moving_picture, require_new_folder
 from unmask.decoding.loop import Step
-from unmask.decoding.paces import load_pace
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Cache, Decoding, Ends
+from unmask.decoding.protocols import Scheduler
 from unmask.denoisers.loading import load_denoiser
-from unmask.generation.generate import FLOOR, Generation, generate, infill
+from unmask.generation.generate import Generation, Watch, generate, infill
 from unmask.generation.text_canvas import TextCanvas, gap_canvas, load_tokenizer, prompt_canvas
 from unmask.report.terminal.text import LiveText, Pieces, printable
 from unmask.report.traces.record import write
@@ -39,11 +39,11 @@ def generate_command(
     order_temperature: float = 0.0,
     token_temperature: float = 0.0,
     top_p: float = 1.0,
-    ends: str = "allow",
-    end_floor: float = FLOOR,
+    ends: Ends = "allow",
+    end_floor: float = 0.4,
     min_length: int = 0,
     guidance: float = 0.0,
-    cache: str = "none",
+    cache: Cache = "none",
     refresh: int | None = None,
     chat: bool = False,
     infill: bool = False,
@@ -111,20 +111,21 @@ def generate_command(
     words = load_tokenizer(tokenizer or denoiser)
     placed: dict[str, Any] = {"device_map": "auto"} if device == "auto" else {"device": device}
     model = load_denoiser(denoiser, DTYPES[dtype], **placed)
-    options: dict[str, Any] = {
-        "block": block,
-        "steps": steps,
-        "scheduler": load_scheduler(scheduler, model, denoiser),
-        "pace": load_pace(pace),
-        "order_temperature": order_temperature,
-        "token_temperature": token_temperature,
-        "top_p": top_p,
-        "guidance": guidance,
-        "cache": cache,
-        "refresh": refresh,
-    }
-    if not infill:
-        options |= {"length": length, "ends": ends, "end_floor": end_floor, "min_length": min_length, "chat": chat}
+    chosen = load_scheduler(scheduler, model, denoiser)
+    options = Decoding(
+        block=block,
+        steps=steps,
+        pace=pace,
+        order_temperature=order_temperature,
+        token_temperature=token_temperature,
+        top_p=top_p,
+        ends=ends,
+        end_floor=end_floor,
+        min_length=0 if infill else min_length,
+        guidance=guidance,
+        cache=cache,
+        refresh=refresh,
+    )
     pieces = Pieces(words)
     for start in range(0, len(prompts), batch):
         part = prompts[start : start + batch]
@@ -133,12 +134,13 @@ def generate_command(
         canvas = gap_canvas(model, words, part) if infill else prompt_canvas(model, words, part, length, chat)
         shown = LiveText(canvas, pieces, () if infill else model.end_ids, prompt=infill)
         with _watching(shown, live and not json, lines) as on_step:
-            done = _run(model, words, part, infill, seeds=seeds, on_step=on_step, record=traces is not None, **options)
-        shown.finish(done.path.tokens)
+            watch = Watch(on_step, traces is not None)
+            more: dict[str, Any] = {} if infill else {"length": length, "chat": chat}
+            done = _run(model, words, part, infill, chosen, options, seeds=seeds, watch=watch, **more)
+        shown.finish(done.trajectory.tokens)
         if traces is not None:
-            regime = Regime(block=block, steps=steps)
             recorded = of_texts(
-                model, pieces, done.canvas, {scheduler: done.path}, denoiser, regime, [_problem(part[0], start)]
+                model, pieces, done.canvas, {scheduler: done.trajectory}, denoiser, options, [_problem(part[0], start)]
             )
             traces.mkdir(parents=True, exist_ok=True)
             write(recorded[0], traces / f"{start + 1:04d}.json")
@@ -158,9 +160,11 @@ def _problem(prompt: Any, number: int) -> str:
     return f"prompt {number + 1}: {line if len(line) <= 60 else line[:59] + '…'}"
 
 
-def _run(model: Any, words: Any, prompts: list[Any], gaps: bool, **options: Any) -> Generation:
+def _run(
+    model: Any, words: Any, prompts: list[Any], gaps: bool, scheduler: Scheduler, decoding: Decoding, **options: Any
+) -> Generation:
     try:
-        return (infill if gaps else generate)(model, words, prompts, **options)
+        return (infill if gaps else generate)(model, words, prompts, scheduler, decoding, **options)
     except torch.OutOfMemoryError as error:
         raise MemoryError(str(error).splitlines()[0]) from error
 
@@ -181,7 +185,7 @@ def _watching(shown: LiveText, live: bool, lines: bool) -> Iterator[Callable[[St
 
 
 def _heading(done: Generation, row: int, number: int, count: int) -> str:
-    path, rows = done.path, len(done.texts)
+    path, rows = done.trajectory, len(done.texts)
     reveals = int(path.reveals[row])
     steps = int(path.step[row].max()) + 1 if reveals else 0
     of_batch = "" if rows == 1 else f" for {rows} prompts"
@@ -193,14 +197,14 @@ def _heading(done: Generation, row: int, number: int, count: int) -> str:
 
 
 def _record(done: Generation, row: int, canvas: TextCanvas) -> dict[str, Any]:
-    path = done.path
+    path = done.trajectory
     reveals = int(path.reveals[row])
     return {
         "tokens": path.tokens[row][canvas.region[row]].tolist(),
         "order": done.order(row),
         "step": path.step[row, :reveals].tolist(),
         "token_logp": [round(value, 6) for value in path.logp[row, :reveals].tolist()],
-        "path_logp": round(float(path.path_logp[row]), 6),
+        "trajectory_logp": round(float(path.total_logp[row]), 6),
         "batch": {
             "prompts": len(done.texts),
             "denoiser_calls": path.denoiser_calls,

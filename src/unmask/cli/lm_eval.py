@@ -1,4 +1,4 @@
-"""``unmask lm-eval``: a benchmark of lm-eval with any order and regime, from a preset, as a run that can be resumed."""
+"""``unmask lm-eval``: a benchmark of lm-eval with any order and decoding, from a preset, as a run that can be resumed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from unmask.cli.shell import FIRST, console, progress_bar, require_new_folder
-from unmask.evaluation.lm_eval.settings import Decoding, LmEval
+from unmask.evaluation.lm_eval.settings import LmDecoding, LmEval
 from unmask.runs.presets import load_preset
 
 
@@ -112,7 +112,7 @@ def lm_eval_command(
 
 def _changed(config: LmEval, given: dict[str, Any]) -> LmEval:
     """The preset with what the command line says instead."""
-    known = {field.name for field in fields(Decoding)}
+    known = {field.name for field in fields(LmDecoding)}
     inner = {name: value for name, value in given.items() if name in known}
     outer = {name: value for name, value in given.items() if name not in known}
     return replace(config, decoding=replace(config.decoding, **inner), **outer)

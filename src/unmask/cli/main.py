@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.table import Table
@@ -81,7 +80,7 @@ def presets() -> None:
     console.print(f"schedulers: {', '.join(SCHEDULERS)}")
 
 
-COMMANDS: Mapping[str, Callable[..., None]] = EntryPoints("unmask.commands")
+COMMANDS = EntryPoints("unmask.commands")
 
 
 def main() -> None:

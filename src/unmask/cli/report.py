@@ -10,8 +10,8 @@ import torch
 
 from unmask.cli.shell import console, progress_bar, require_new_folder, require_writable
 from unmask.cli.sudoku import load_for_boards, names_a_file, written_board
+from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
-from unmask.decoding.rows import Regime
 from unmask.evaluation.evaluate import evaluate, schedulers_named
 from unmask.report import page
 from unmask.report.boards import hero
@@ -63,11 +63,11 @@ def trace(
     if not 0 <= seed < 2**31:
         raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {seed}")
     require_new_folder(out)
-    regime = Regime(block=block, steps=steps, pace=load_pace(pace))
+    decoding = Decoding(block=block, steps=steps, pace=load_pace(pace))
     model, size = load_for_boards(denoiser)
     orders = schedulers_named(schedulers.split(","), lambda name: load_scheduler(name, model, denoiser))
     problems = _problems(puzzles, size, clues, limit, seed)
-    about = traces_of.about_boards(size, denoiser, traces_of.regime_name(regime, pace))
+    about = traces_of.about_boards(size, denoiser, traces_of.decoding_name(decoding, pace))
     out.mkdir(parents=True, exist_ok=True)
     with progress_bar("{task.description}", "puzzles") as progress:
         for row in progress.track(range(len(problems)), description="recording"):
@@ -75,7 +75,7 @@ def trace(
             # The seeds of `unmask evaluate`: the same puzzle is filled in the same order.
             seeds = torch.tensor([seed * 2**32 + row])
             canvas = problems.canvas([row])
-            recorded = traces_of.record(model, orders, canvas, about, regime, problems=[name], seeds=seeds)[0]
+            recorded = traces_of.record(model, orders, canvas, about, decoding, problems=[name], seeds=seeds)[0]
             traces_of.write(recorded, out / f"{row + 1:04d}.json")
     written = "1 trace" if len(problems) == 1 else f"{len(problems)} traces"
     console.print(f"wrote {written} to {out}; see them with: unmask view {out}", soft_wrap=True)

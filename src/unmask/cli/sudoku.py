@@ -15,11 +15,10 @@ import torch
 from rich.table import Table
 
 from unmask.cli.shell import console, moving_picture, require_new_folder
-from unmask.decoding.loop import unmask_canvas
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
-from unmask.decoding.protocols import Canvas, Scheduler
-from unmask.decoding.protocols import Path as Order
-from unmask.decoding.rows import Regime
+from unmask.decoding.protocols import Canvas, Scheduler, Trajectory
 from unmask.denoisers.loading import load_denoiser
 from unmask.report.cases import problem_name
 from unmask.report.terminal import tables as terminal
@@ -89,20 +88,20 @@ def decode(
     other = None if compare is None else load_scheduler(compare, model, name)
     if fits != size:
         raise ValueError(f"{name} decodes {fits}x{fits} boards, but the puzzle is {size}x{size}")
-    regime = Regime(block=block, steps=steps, pace=load_pace(pace))
+    decoding = Decoding(block=block, steps=steps, pace=load_pace(pace))
     orders = {scheduler: order} if other is None or compare is None else {scheduler: order, compare: other}
-    about = trace.about_boards(size, name, trace.regime_name(regime, pace))
+    about = trace.about_boards(size, name, trace.decoding_name(decoding, pace))
     for row, (board, solution) in enumerate(zip(boards, solutions, strict=True)):
         tokens, truth = (torch.from_numpy(cells.astype(np.int64))[None] for cells in (board, solution))
         canvas = Canvas(tokens, truth, torch.ones_like(tokens, dtype=torch.bool))
         # The seeds of `unmask evaluate`: the same puzzle of the same file is filled in the same order.
-        paths = _paths(model, orders, canvas, regime, seed * 2**32 + row, watched=traces is not None)
+        paths = _paths(model, orders, canvas, decoding, seed * 2**32 + row, watched=traces is not None)
         filled = Filled(paths[scheduler], truth[0].numpy())
         beside = None if compare is None else Filled(paths[compare], truth[0].numpy())
         if traces is not None:
             traces.mkdir(parents=True, exist_ok=True)
             problem = "a puzzle" if len(boards) == 1 else problem_name(Path(puzzle).name, row)
-            recorded = trace.of(model, paths, canvas, about, regime, problem=problem)
+            recorded = trace.of(model, paths, canvas, about, decoding, problem=problem)
             trace.write(recorded, traces / f"{row + 1:04d}.json")
         if not json:
             shown = LiveBoards(board, truth[0].numpy(), [_lane(one, paths[one]) for one in paths])
@@ -122,7 +121,7 @@ def decode(
 class Filled:
     """One puzzle, filled in one order."""
 
-    path: Order
+    path: Trajectory
     solution: np.ndarray
 
     @property
@@ -162,25 +161,23 @@ class Filled:
             "order": self.order,
             "step": self.path.step[0].tolist(),
             "token_logp": [round(value, 6) for value in self.path.logp[0].tolist()],
-            "path_logp": self.path.path_logp.item(),
+            "trajectory_logp": self.path.total_logp.item(),
             "first_wrong": self.first_wrong,
             "denoiser_calls": self.path.denoiser_calls,
         }
 
 
 def _paths(
-    model: Any, orders: dict[str, Scheduler], canvas: Canvas, regime: Regime, seed: int, watched: bool
-) -> dict[str, Order]:
+    model: Any, orders: dict[str, Scheduler], canvas: Canvas, decoding: Decoding, seed: int, watched: bool
+) -> dict[str, Trajectory]:
     """The puzzle, filled in each order. ``watched`` keeps what a trace shows."""
     seeds = torch.tensor([seed])
     if watched:
-        return {name: trace.watched_path(model, name, orders, canvas, regime, seeds) for name in orders}
-    return {
-        name: unmask_canvas(model, order, canvas, regime, seeds=seeds, record=False) for name, order in orders.items()
-    }
+        return {name: trace.watched_path(model, name, orders, canvas, decoding, seeds) for name in orders}
+    return {name: unmask(model, order, canvas.seeded(seeds), decoding, record=False) for name, order in orders.items()}
 
 
-def _lane(name: str, path: Order) -> Lane:
+def _lane(name: str, path: Trajectory) -> Lane:
     count = int(path.reveals[0])
     return Lane(
         name, path.tokens[0].numpy(), tuple(path.order[0, :count].tolist()), tuple(path.step[0, :count].tolist())

@@ -20,23 +20,25 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.decoding.draws import ORDER_NOISE, TOKEN_NOISE
-from unmask.decoding.plackett_luce import plackett_luce_logp
+from unmask.decoding.draws import ORDER_NOISE
+from unmask.decoding.options import Decoding
+from unmask.decoding.prepare import prepare
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import (
     Canvas,
     Denoiser,
     Observe,
-    Path,
     Scheduler,
     States,
+    Trajectory,
     View,
     computed,
     focused,
     needs_truth,
     prices_all,
 )
-from unmask.decoding.rows import LiveRows, Regime
+from unmask.decoding.rows import LiveRows
+from unmask.decoding.sampling import draw_tokens, plackett_luce_logp
 
 
 @dataclass(frozen=True)
@@ -53,111 +55,82 @@ class Step:
 def unmask(
     denoiser: Denoiser,
     scheduler: Scheduler,
-    tokens: Int[Tensor, "B L"],
-    regime: Regime = Regime(),  # noqa: B008
+    canvas: Canvas | Int[Tensor, "B L"],
+    decoding: Decoding = Decoding(),  # noqa: B008
     *,
-    target: Int[Tensor, "B L"] | None = None,
-    reference: Int[Tensor, "B L"] | None = None,
-    attention: Bool[Tensor, "B L"] | None = None,
-    region: Bool[Tensor, "B L"] | None = None,
-    candidates: Bool[Tensor, "B L"] | None = None,
-    seeds: Int[Tensor, "B"] | None = None,
-    generator: torch.Generator | None = None,
+    forced: bool = False,
     record: bool = True,
     observe: Observe | None = None,
     on_step: Callable[[Step], None] | None = None,
-    share: bool = False,
-) -> Path:
-    """Reveal every hidden position of ``tokens`` and return the path.
+) -> Trajectory:
+    """Reveal every hidden position of ``canvas`` (or of bare tokens) and return the trajectory.
 
-    ``target`` forces the revealed tokens (teacher forcing); ``reference`` only lets oracles and records price the truth
-    (default: the target). ``attention`` is False on padding. ``region`` is where the answer stands (default: from the first to
-    the last hidden position); blocks and indices count inside it. ``candidates`` restricts what may be revealed: other hidden
-    positions stay hidden. ``seeds`` (or draws from ``generator``) make each row's randomness its own. ``record`` keeps every
-    state, ``observe`` adds tensors of its own to it. ``share`` prices equal canvases of a batch once.
+    ``forced`` reveals the target's tokens (teacher forcing). ``record`` keeps every state; ``observe`` adds tensors of its own to
+    each; ``on_step`` is called after every step.
     """
+    canvas = Canvas(canvas) if isinstance(canvas, Tensor) else canvas
+    denoiser, scheduler, decoding = prepare(denoiser, scheduler, canvas, decoding)
+    return run_loop(
+        denoiser, scheduler, canvas, decoding, forced=forced, record=record, observe=observe, on_step=on_step
+    )
+
+
+def run_loop(
+    denoiser: Denoiser,
+    scheduler: Scheduler,
+    canvas: Canvas,
+    decoding: Decoding,
+    *,
+    forced: bool = False,
+    record: bool = True,
+    observe: Observe | None = None,
+    on_step: Callable[[Step], None] | None = None,
+) -> Trajectory:
+    """:func:`unmask` of a denoiser and a scheduler that :func:`~unmask.decoding.prepare.prepare` has wrapped already."""
     began = time.perf_counter()
-    if seeds is None:
-        numbered = (
-            torch.arange(len(tokens))
-            if generator is None
-            else torch.randint(2**62, (len(tokens),), generator=generator)
-        )
-        seeds = numbered.to(tokens.device)
-    live = LiveRows(denoiser, tokens, regime, target, attention, region, candidates, seeds)
-    reference = target if reference is None else reference
-    length = tokens.shape[1]
+    live = LiveRows(denoiser, canvas, decoding, forced)
+    target, pace, length = canvas.target, decoding.rule, canvas.tokens.shape[1]
     calls, positions, denoiser_seconds, memory = denoiser.forwarded, computed(denoiser, length), 0.0, {}
-    log = _Log(tokens, live.hidden)
+    log = _Log(canvas.tokens, live.hidden)
     kept: list[dict[str, Tensor]] = []
     observed: list[dict[str, Tensor]] = []
 
     while len(live.rows):
-        quota = live.quota()
         forward_began = time.perf_counter()
-        view = look(denoiser, live, scheduler, reference, memory, share)
+        view = look(denoiser, live, scheduler, target, memory, decoding.share)
         denoiser_seconds += time.perf_counter() - forward_began
-        eligible = view.eligible
         scores = checked_scores(scheduler, view)
         keys = scores
-        if regime.order_temperature > 0:
-            keys = scores / regime.order_temperature + view.gumbel(ORDER_NOISE)
-        revealed = regime.pace(view, keys.masked_fill(~eligible, -torch.inf), quota)
-        chosen = drawn_tokens(view, regime) if target is None else torch.where(eligible, target[live.rows], live.tokens)
-        truth = reference[live.rows] if reference is not None else None
+        if decoding.order_temperature > 0:
+            keys = scores / decoding.order_temperature + view.gumbel(ORDER_NOISE)
+        revealed = pace(view, keys.masked_fill(~view.eligible, -torch.inf), live.quota())
+        truth = None if target is None else target[live.rows]
+        if forced and truth is not None:
+            chosen = torch.where(view.eligible, truth, live.tokens)
+        else:
+            chosen = draw_tokens(view, decoding)
         if record:
             kept.append(_state(view, scores, revealed, truth))
         if observe is not None:
             observed.append(observe(view))
-        log.add(live, view, scores, keys, revealed, chosen, regime.order_temperature)
+        log.add(live, view, scores, keys, revealed, chosen, decoding.order_temperature)
         if on_step is not None:
             on_step(Step(view, scores, revealed, torch.where(revealed, chosen, live.tokens)))
         live.reveal(revealed, chosen)
 
-    return Path(
+    return Trajectory(
         tokens=live.result,
         order=log.order,
         step=log.step,
         logp=log.logp,
         order_logp=log.order_logp,
         score=log.score,
-        states=_join(kept, observed, reference is not None) if kept else None,
+        states=_join(kept, observed, target is not None) if kept else None,
         denoiser_calls=denoiser.forwarded - calls,
         steps=live.step,
         seconds=time.perf_counter() - began,
         denoiser_seconds=denoiser_seconds,
         positions=computed(denoiser, length) - positions,
-    )
-
-
-def unmask_canvas(
-    denoiser: Denoiser,
-    scheduler: Scheduler,
-    canvas: Canvas,
-    regime: Regime = Regime(),  # noqa: B008
-    *,
-    forced: bool = False,
-    priced: bool = True,
-    seeds: Int[Tensor, "B"] | None = None,
-    record: bool = True,
-    observe: Observe | None = None,
-    share: bool = False,
-) -> Path:
-    """:func:`unmask` of what a task hands out. ``forced`` reveals the truth; ``priced`` shows it to oracles and records."""
-    return unmask(
-        denoiser,
-        scheduler,
-        canvas.tokens,
-        regime,
-        target=canvas.target if forced else None,
-        reference=canvas.target if priced else None,
-        attention=canvas.attention,
-        region=canvas.region,
-        candidates=canvas.candidates,
-        seeds=seeds,
-        record=record,
-        observe=observe,
-        share=share,
     )
 
 
@@ -171,7 +144,7 @@ def look(
 ) -> View:
     """One forward of the live rows: all that ``scheduler`` may look at. ``prices_all`` and ``needs_truth`` say how much that is."""
     if needs_truth(scheduler) and reference is None:
-        raise ValueError("this scheduler is an oracle: it needs the truth; pass target= or reference=")
+        raise ValueError("this scheduler is an oracle: it needs the truth; give the canvas a target")
     eligible = live.eligible()
     states = _states(denoiser, live, share)
     row, position = torch.nonzero(live.hidden if prices_all(scheduler) else eligible, as_tuple=True)
@@ -211,7 +184,7 @@ def checked_scores(scheduler: Scheduler, view: View) -> Float[Tensor, "b L"]:
 
 
 @torch.no_grad()
-def path_logp(
+def trajectory_logp(
     denoiser: Denoiser,
     target: Int[Tensor, "B L"],
     order: Int[Tensor, "B K"],
@@ -314,20 +287,6 @@ def _distinct(
         0, place, torch.arange(len(rows), device=rows.device), "amin", include_self=True
     )
     return first, place
-
-
-def drawn_tokens(view: View, regime: Regime) -> Int[Tensor, "b L"]:
-    """The token that each priced position would get: the likeliest, or a draw at the token temperature within ``top_p``."""
-    if regime.token_temperature == 0:
-        return view.best
-    logp = (view.prices.logp / regime.token_temperature).log_softmax(1)
-    p, token = logp.double().exp().sort(dim=1, descending=True, stable=True)
-    before = p.cumsum(1) - p
-    p = p.masked_fill(before >= regime.top_p, 0.0)
-    ladder = p.cumsum(1)
-    draw = view.uniform(TOKEN_NOISE)[view.at][:, None].double() * ladder[:, -1:]
-    nth = torch.searchsorted(ladder, draw, right=True).clamp(max=p.shape[1] - 1)
-    return view.tokens.index_put(view.at, token.gather(1, nth)[:, 0])
 
 
 def _state(view: View, scores: Tensor, revealed: Tensor, truth: Tensor | None) -> dict[str, Tensor]:

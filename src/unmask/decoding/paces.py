@@ -7,8 +7,6 @@ position of a row that has any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -102,7 +100,7 @@ def bernoulli(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -
     return fell | (_best(view, keys) & ~fell.any(1, keepdim=True))
 
 
-PACES: Mapping[str, Callable[..., Pace]] = EntryPoints("unmask.paces")
+PACES = EntryPoints("unmask.paces")
 """Name → the rule, or a function of its options."""
 
 

@@ -1,4 +1,4 @@
-"""The nouns of the library: what is plugged in (Denoiser, Scheduler, Pace, Task), and what flows between (View, Path).
+"""The nouns of the library: what is plugged in (Denoiser, Scheduler, Pace, Task), and what flows between (View, Trajectory).
 
 Axis letters, everywhere: ``B`` canvases, ``b`` of them still live, ``L`` positions, ``V`` vocabulary, ``D`` width, ``K`` reveals
 of the longest row, ``N`` positions priced in one step, ``S`` states of all rows. Boolean tensors are adjectives: *hidden*,
@@ -11,7 +11,7 @@ a scheduler scores them, a pace says how many go, and their tokens are revealed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -231,7 +231,7 @@ class States:
 
 
 @dataclass(frozen=True)
-class Path:
+class Trajectory:
     """The record of one decoding of ``B`` canvases; −1 and 0 pad rows with fewer than ``K`` reveals.
 
     ``order[r, k]`` is the position revealed ``k``-th, ``step[r, k]`` the step it fell in (several share a step when the
@@ -258,7 +258,7 @@ class Path:
         return (self.order >= 0).sum(1)
 
     @property
-    def path_logp(self) -> Float[Tensor, "B"]:
+    def total_logp(self) -> Float[Tensor, "B"]:
         """log p(x | σ): the sum of what the denoiser gave to each revealed token (Eq. monte_carlo_return)."""
         return self.logp.sum(1)
 
@@ -273,13 +273,42 @@ class Path:
 
 @dataclass(frozen=True)
 class Canvas:
-    """What a task hands to the loop: partly hidden tokens, their truth, and where the answer stands."""
+    """What the loop decodes: partly hidden tokens, and what is known about them.
+
+    ``target`` is the truth, for teacher forcing, oracles and records. ``region`` is where the answer stands (default: from the
+    first to the last hidden position); blocks and indices count inside it. ``attention`` is False on padding. ``candidates``
+    restricts what may be revealed: other hidden positions stay hidden. ``seeds`` make each row's randomness its own (default: the
+    row's number).
+    """
 
     tokens: Int[Tensor, "B L"]
-    target: Int[Tensor, "B L"]
+    target: Int[Tensor, "B L"] | None = None
     region: Bool[Tensor, "B L"] | None = None
     attention: Bool[Tensor, "B L"] | None = None
     candidates: Bool[Tensor, "B L"] | None = None
+    seeds: Int[Tensor, "B"] | None = None
+
+    def check(self) -> None:
+        """Refuse tensors of other shapes than the tokens."""
+        for name in ("target", "region", "attention", "candidates"):
+            tensor = getattr(self, name)
+            if tensor is not None and tensor.shape != self.tokens.shape:
+                raise ValueError(
+                    f"{name} must have the shape of the tokens {tuple(self.tokens.shape)}, got {tuple(tensor.shape)}"
+                )
+
+    @property
+    def truth(self) -> Int[Tensor, "B L"]:
+        """The target, which must be there."""
+        if self.target is None:
+            raise ValueError("this canvas has no target: give the truth as Canvas(tokens, target)")
+        return self.target
+
+    def seeded(self, seeds: Int[Tensor, "B"] | None) -> Canvas:
+        return replace(self, seeds=seeds)
+
+    def without_target(self) -> Canvas:
+        return replace(self, target=None)
 
     def rows(self, rows: slice | Tensor) -> Canvas:
         """Some of the canvases, by a slice, indices or a boolean tensor."""

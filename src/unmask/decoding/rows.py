@@ -5,104 +5,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from unmask.decoding.paces import top
-from unmask.decoding.protocols import Denoiser, Focus, Pace
-
-
-@dataclass(frozen=True)
-class Regime:
-    """How to decode, whatever the scheduler: L–B–T and temperatures.
-
-    ``block``: positions per block (None: one block, any order). ``steps``: the budget T for the whole region, spread evenly
-    (None: one reveal per step). ``order_temperature`` τ: 0 takes the best score, otherwise i ∼ softmax(scores/τ), several at
-    once by Plackett–Luce. ``token_temperature`` and ``top_p``: 0 takes the likeliest token. ``stop_at_end``: a row ends when
-    everything before its first end token is revealed.
-    """
-
-    block: int | None = None
-    steps: int | None = None
-    pace: Pace = top
-    order_temperature: float = 0.0
-    token_temperature: float = 0.0
-    top_p: float = 1.0
-    stop_at_end: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("block", "steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        for name in ("order_temperature", "token_temperature"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Denoiser, Focus
 
 
 class LiveRows:
     """The live rows of one decoding: their canvases, blocks and budgets. Finished rows are written to ``result`` and leave."""
 
-    def __init__(
-        self,
-        denoiser: Denoiser,
-        tokens: Int[Tensor, "B L"],
-        regime: Regime,
-        target: Int[Tensor, "B L"] | None,
-        attention: Bool[Tensor, "B L"] | None,
-        region: Bool[Tensor, "B L"] | None,
-        candidates: Bool[Tensor, "B L"] | None,
-        seeds: Int[Tensor, "B"],
-    ) -> None:
+    def __init__(self, denoiser: Denoiser, canvas: Canvas, decoding: Decoding, forced: bool = False) -> None:
+        tokens, target, attention, region = canvas.tokens, canvas.target, canvas.attention, canvas.region
         batch, length = tokens.shape
-        for name, tensor in (
-            ("target", target),
-            ("attention", attention),
-            ("region", region),
-            ("candidates", candidates),
-        ):
-            if tensor is not None and tensor.shape != tokens.shape:
-                raise ValueError(
-                    f"{name} must have the shape of the tokens {tuple(tokens.shape)}, got {tuple(tensor.shape)}"
-                )
+        canvas.check()
         hidden = tokens == denoiser.mask_id
         if attention is not None:
             hidden = hidden & attention
         if region is None:
             region = (hidden.long().cumsum(1) > 0) & (hidden.long().flip(1).cumsum(1).flip(1) > 0)
-        hidden = hidden if candidates is None else hidden & candidates
+        hidden = hidden if canvas.candidates is None else hidden & canvas.candidates
         if bool((hidden & ~region).any()):
             raise ValueError(
                 "a hidden position lies outside the region: extend the region, or leave it out of the candidates"
             )
-        if target is not None and bool((target[hidden] == denoiser.mask_id).any()):
+        if forced and (target is None or bool((target[hidden] == denoiser.mask_id).any())):
             raise ValueError(
                 "the target has a mask where the canvas is hidden: teacher forcing needs a complete target"
             )
         self.result = tokens.clone()
         self.tokens, self.hidden, self.attention = tokens.clone(), hidden, attention
         self.index = torch.where(region, region.long().cumsum(1) - 1, -1)
-        block = regime.block or max(1, length)
+        block = decoding.block or max(1, length)
         self.block = torch.where(region, self.index // block, length)
         self.place = torch.where(region, self.index % block, -1)
         self.rows = torch.arange(batch, device=tokens.device)
         self.total = hidden.sum(1)
         self.step = 0
-        self.seeds = seeds
+        self.seeds = torch.arange(batch, device=tokens.device) if canvas.seeds is None else canvas.seeds
         self.size = torch.zeros(
             batch, max(1, int(self.index.max()) // block + 1), dtype=torch.long, device=tokens.device
         )
         self.size.scatter_add_(1, self.block.clamp(max=self.size.shape[1] - 1), hidden.long())
-        self.budget = self.size if regime.steps is None else spread(self.size, regime.steps)
+        self.budget = self.size if decoding.steps is None else spread(self.size, decoding.steps)
         self.block_step = torch.zeros_like(self.total)
         self._found: Int[Tensor, "b"] | None = None
         self.ends = torch.tensor(denoiser.end_ids, dtype=torch.long, device=tokens.device)
-        self.stops = regime.stop_at_end and target is None and len(self.ends) > 0
+        self.stops = decoding.stop_at_end and not forced and len(self.ends) > 0
         self.filler = denoiser.pad_id if denoiser.pad_id is not None else (denoiser.end_ids or (denoiser.mask_id,))[0]
         self._retire()
 

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.denoisers.kv_store import Exchange, Kept, Packed
+from unmask.decoding.kv_store import Exchange, Kept, Packed
 
 LARGEST_GRID = 25
 """The relations of a grid's cells are a mask of its size to the fourth."""

@@ -1,4 +1,4 @@
-"""Schedulers × regimes on a task: accuracy with intervals, exact path likelihood, paired comparison, denoiser calls.
+"""Schedulers × decodings on a task: accuracy with intervals, exact path likelihood, paired comparison, denoiser calls.
 
 Every scheduler sees the same problems in the same order with the same seeds, so all comparisons are paired.
 
@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,9 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.decoding.loop import unmask_canvas
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Denoiser, Scheduler, Task
-from unmask.decoding.rows import Regime
 from unmask.evaluation.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
 from unmask.runs.atomic import atomic_write
 from unmask.runs.processes import Together
@@ -53,10 +53,10 @@ class Versus:
 
 @dataclass(frozen=True)
 class Row:
-    """One scheduler in one regime. ``denoiser_calls`` are canvases forwarded per problem, ``seconds`` the decoding of all."""
+    """One scheduler in one decoding. ``denoiser_calls`` are canvases forwarded per problem, ``seconds`` the decoding of all."""
 
     scheduler: str
-    regime: str
+    decoding: str
     n: int
     exact: float
     exact_low: float
@@ -86,13 +86,13 @@ class Report:
     seed: int
     rows: list[Row]
 
-    def row(self, scheduler: str, regime: str | None = None) -> Row:
+    def row(self, scheduler: str, decoding: str | None = None) -> Row:
         for row in self.rows:
-            if row.scheduler == scheduler and regime in (None, row.regime):
+            if row.scheduler == scheduler and decoding in (None, row.decoding):
                 return row
         raise ValueError(f"no row for {scheduler!r}: the report has {', '.join(r.scheduler for r in self.rows)}")
 
-    def write(self, path: str | FilePath, **extra: Any) -> None:
+    def write(self, path: str | Path, **extra: Any) -> None:
         """Everything as JSON. What was not measured (``nll`` on request) or has no limit (the interval of one) is null."""
         text = json.dumps(_finite({**asdict(self), **extra}), indent=1, allow_nan=False)
         atomic_write(path, (text + "\n").encode())
@@ -114,7 +114,7 @@ def evaluate(
     task: Task,
     denoiser: Denoiser,
     schedulers: Mapping[str, Scheduler],
-    regimes: Mapping[str, Regime] | None = None,
+    decodings: Mapping[str, Decoding] | None = None,
     *,
     denoiser_name: str = "denoiser",
     baseline: str | None = None,
@@ -125,12 +125,12 @@ def evaluate(
     progress: Callable[[str, int], None] | None = None,
     together: Together | None = None,
 ) -> Report:
-    """Decode the first ``limit`` problems with every scheduler in every regime, and compare each with the baseline.
+    """Decode the first ``limit`` problems with every scheduler in every decoding, and compare each with the baseline.
 
     Without a ``baseline`` it is confidence, where that is among the schedulers. ``batch`` changes speed and memory only. Of the
     processes in ``together`` each calls this with the same arguments, decodes its part of the problems, and gets the whole report.
     """
-    regimes = regimes or {"sequential": Regime()}
+    decodings = decodings or {"sequential": Decoding()}
     n = len(task) if limit is None else min(limit, len(task))
     if n < 1:
         raise ValueError(f"there is nothing to evaluate: the task has {len(task)} problems and the limit is {limit}")
@@ -147,15 +147,15 @@ def evaluate(
     baseline = baseline or "confidence"
     strata = [task.stratum(row) for row in range(n)]
     rows = []
-    for regime_name, regime in regimes.items():
+    for decoding_name, decoding in decodings.items():
         measured = {
-            name: _measure(task, denoiser, scheduler, regime, n, batch, seed, likelihood, name, progress, together)
+            name: _measure(task, denoiser, scheduler, decoding, n, batch, seed, likelihood, name, progress, together)
             for name, scheduler in schedulers.items()
         }
         reference = measured.get(baseline)
         for name, result in measured.items():
             versus = None if reference is None or name == baseline else _versus(baseline, result, reference)
-            rows.append(_row(name, regime_name, result, versus, strata))
+            rows.append(_row(name, decoding_name, result, versus, strata))
     source = str(getattr(task, "source", task.name))
     return Report(task=task.name, source=source, denoiser=denoiser_name, n=n, seed=seed, rows=rows)
 
@@ -164,7 +164,7 @@ def _measure(
     task: Task,
     denoiser: Denoiser,
     scheduler: Scheduler,
-    regime: Regime,
+    decoding: Decoding,
     n: int,
     batch: int,
     seed: int,
@@ -177,21 +177,21 @@ def _measure(
     nll, steps = np.zeros(n), np.zeros(n, np.int64)
     calls, seconds = 0, 0.0
     # A row that stops at its end token leaves the rest unpriced, which teacher forcing does not.
-    stops = regime.stop_at_end and len(denoiser.end_ids) > 0
+    stops = decoding.stop_at_end and len(denoiser.end_ids) > 0
     device = getattr(denoiser, "device", torch.device("cpu"))
     mine = range(n) if together is None else range(n)[_part(together.share(n))]
     for start in range(mine.start, mine.stop, batch):
         rows = range(start, min(start + batch, mine.stop))
         seeds = torch.tensor([seed * 2**32 + row for row in rows], device=device)
         canvas = task.canvas(rows).to(device)
-        path = unmask_canvas(denoiser, scheduler, canvas, regime, seeds=seeds, record=False)
+        path = unmask(denoiser, scheduler, canvas.seeded(seeds), decoding, record=False)
         verdict = task.verify(rows, path.tokens.cpu())
         priced = (path.tokens == canvas.target).all(1) & (not stops)
-        values = -path.path_logp
+        values = -path.total_logp
         if likelihood and not bool(priced.all()):
             failed = canvas.rows(~priced)
-            forced = unmask_canvas(denoiser, scheduler, failed, regime, forced=True, seeds=seeds[~priced], record=False)
-            values[~priced] = -forced.path_logp
+            forced = unmask(denoiser, scheduler, failed.seeded(seeds[~priced]), decoding, forced=True, record=False)
+            values[~priced] = -forced.total_logp
         exact[rows.start : rows.stop] = verdict.exact.numpy()
         share[rows.start : rows.stop] = verdict.share.numpy()
         steps[rows.start : rows.stop] = path.step.amax(1).cpu().numpy() + 1 if path.step.shape[1] else 0
@@ -213,7 +213,7 @@ def _part(rows: Int[Tensor, "p"]) -> slice:
     return slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)
 
 
-def _row(name: str, regime: str, result: _Measured, versus: Versus | None, strata: list[str]) -> Row:
+def _row(name: str, decoding: str, result: _Measured, versus: Versus | None, strata: list[str]) -> Row:
     n = len(result.exact)
     low, high = wilson(int(result.exact.sum()), n)
     cell, nll = mean_interval(result.share), Interval(float("nan"), float("nan"), float("nan"))
@@ -221,7 +221,7 @@ def _row(name: str, regime: str, result: _Measured, versus: Versus | None, strat
         nll = mean_interval(result.nll)
     return Row(
         scheduler=name,
-        regime=regime,
+        decoding=decoding,
         n=n,
         exact=float(result.exact.mean()),
         exact_low=low,

@@ -13,16 +13,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from unmask.decoding.draws import counter_uniform
+from unmask.decoding.guidance import Guided
 from unmask.decoding.loop import Step, unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import Denoiser, Scheduler
-from unmask.decoding.rows import Regime
-from unmask.generation.guidance import Guided, unwrapped
 from unmask.generation.text_canvas import TextCanvas, id_canvas
 
 MASK_SIZE, MASK_PLACE = 21, 22
@@ -43,33 +43,31 @@ def path_likelihood(
     scheduler: Scheduler,
     prompts: Sequence[Sequence[int]],
     answers: Sequence[Sequence[int]],
-    regime: Regime = Regime(),  # noqa: B008
-    guidance: float = 0.0,
+    decoding: Decoding = Decoding(),  # noqa: B008
     seeds: Sequence[int] | None = None,
 ) -> Scored:
-    """Exact log-likelihood of each answer along the order that ``scheduler`` takes when the answer's tokens are revealed."""
+    """Exact log-likelihood of each answer along the order that ``scheduler`` takes when the answer's tokens are revealed.
+
+    Of ``decoding``, blocks, steps, pace, the order's temperature and guidance count: all else would not be exact.
+    """
     canvas, target = _forced(denoiser, prompts, answers)
-    model = Guided(denoiser, guidance, canvas.start) if guidance else denoiser
-    order = unwrapped(scheduler, model) if isinstance(model, Guided) else scheduler
+    exact = Decoding(
+        decoding.block,
+        decoding.steps,
+        decoding.pace,
+        decoding.order_temperature,
+        guidance=decoding.guidance,
+        stop_at_end=False,
+    )
     greedy = torch.ones(len(prompts), dtype=torch.bool, device=target.device)
 
     def compare(step: Step) -> None:
         same = (step.view.best == step.tokens) | ~step.revealed
         greedy[step.view.rows] &= same.all(1)
 
-    path = unmask(
-        model,
-        order,
-        canvas.tokens,
-        replace(regime, stop_at_end=False),
-        target=target,
-        attention=canvas.attention,
-        region=canvas.region,
-        seeds=None if seeds is None else torch.tensor(seeds, dtype=torch.long, device=target.device),
-        record=False,
-        on_step=compare,
-    )
-    return Scored(path.path_logp.tolist(), list(greedy.tolist()), path.denoiser_calls)
+    rows = canvas.canvas(seeds, target)
+    trajectory = unmask(denoiser, scheduler, rows, exact, forced=True, record=False, on_step=compare)
+    return Scored(trajectory.total_logp.tolist(), list(greedy.tolist()), trajectory.denoiser_calls)
 
 
 @torch.no_grad()

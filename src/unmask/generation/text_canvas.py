@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from unmask.decoding.protocols import Denoiser
+from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.denoisers.lora import base_of, has_adapter
 from unmask.denoisers.masked_lm import quiet
 
@@ -73,6 +73,11 @@ class TextCanvas:
     @property
     def hidden(self) -> Bool[Tensor, "B L"]:
         return self.region & (self.tokens == self.tokens[0, self.start])
+
+    def canvas(self, seeds: Sequence[int] | None = None, target: Int[Tensor, "B L"] | None = None) -> Canvas:
+        """As the loop takes it. ``seeds`` has a number per row."""
+        drawn = None if seeds is None else torch.tensor(seeds, dtype=torch.long, device=self.tokens.device)
+        return Canvas(self.tokens, target, self.region, self.attention, seeds=drawn)
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:

@@ -30,7 +30,7 @@ LEAST_STRATUM = 10  # below, an interval says little: in the table only
 
 def evaluation(evaluated: Evaluation, nth: int, shown: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """One evaluation: the headline, intervals, pairs, strata, and how to do it again. ``shown`` are the cases in the viewer."""
-    report, several = evaluated.report, len({row.regime for row in evaluated.report.rows}) > 1
+    report, several = evaluated.report, len({row.decoding for row in evaluated.report.rows}) > 1
     solved = [
         Bar(name_of(row, several), 100 * row.exact, 100 * row.exact_low, 100 * row.exact_high, better(row))
         for row in report.rows
@@ -65,8 +65,8 @@ def _cases(report: Report, shown: Sequence[dict[str, Any]]) -> list[dict[str, An
         (denoiser, case["problem"]): case["number"] for case in shown for denoiser in case["denoiser"].split(", ")
     }
     out = []
-    for regime in dict.fromkeys(row.regime for row in report.rows):
-        order, base = cases.compared(report, regime)
+    for decoding in dict.fromkeys(row.decoding for row in report.rows):
+        order, base = cases.compared(report, decoding)
         if order is base:
             continue
         lists = []
@@ -77,13 +77,13 @@ def _cases(report: Report, shown: Sequence[dict[str, Any]]) -> list[dict[str, An
             ]
             first = sorted(numbered, key=lambda one: one["case"] is None)[:MOST_LISTED]
             lists.append({"kind": kind, "count": len(rows), "problems": sorted(first, key=lambda one: one["number"])})
-        several = len({row.regime for row in report.rows}) > 1
+        several = len({row.decoding for row in report.rows}) > 1
         out.append({"order": name_of(order, several), "base": base.scheduler, "lists": lists})
     return out
 
 
 def _strata(report: Report, nth: int) -> dict[str, Any] | None:
-    first, several = report.rows[0], len({row.regime for row in report.rows}) > 1
+    first, several = report.rows[0], len({row.decoding for row in report.rows}) > 1
     known = ("full", *TECHNIQUES)
     labels = sorted(first.strata, key=lambda label: known.index(label) if label in known else len(known))
     if len(labels) < 2 or any(set(row.strata) != set(first.strata) for row in report.rows):

@@ -21,7 +21,7 @@ def table(report: Report) -> dict[str, Any]:
     """The headline table. A difference is strong only when its paired interval leaves out 0."""
     versus = next((row.versus for row in report.rows if row.versus), None)
     return {
-        "several": len({row.regime for row in report.rows}) > 1,
+        "several": len({row.decoding for row in report.rows}) > 1,
         "baseline": versus and versus.baseline,
         "priced": any(math.isfinite(row.nll) for row in report.rows),
         "rows": [_row(row) for row in report.rows],
@@ -37,7 +37,7 @@ def lead(report: Report) -> str:
         (
             row
             for row in report.rows
-            if best.versus and (row.scheduler, row.regime) == (best.versus.baseline, best.regime)
+            if best.versus and (row.scheduler, row.decoding) == (best.versus.baseline, best.decoding)
         ),
         None,
     )
@@ -63,7 +63,7 @@ def is_oracle(scheduler: str) -> bool:
 def _row(row: Row) -> dict[str, Any]:
     out = {
         "order": row.scheduler,
-        "regime": row.regime,
+        "decoding": row.decoding,
         "oracle": is_oracle(row.scheduler),
         "solved": _limits(row.exact, row.exact_low, row.exact_high, 1),
         "cells": _limits(row.cell, row.cell_low, row.cell_high, 2),
@@ -99,7 +99,7 @@ def _p(p: float) -> str:
 
 
 def name_of(row: Row, several: bool) -> str:
-    return f"{row.scheduler}, {row.regime}" if several else row.scheduler
+    return f"{row.scheduler}, {row.decoding}" if several else row.scheduler
 
 
 def differs(row: Row) -> bool:
@@ -111,19 +111,19 @@ def better(row: Row) -> bool:
 
 
 def pairs(report: Report) -> list[dict[str, Any]]:
-    """Every two orders of a regime on the same problems, from what each solved."""
+    """Every two orders of a decoding on the same problems, from what each solved."""
     if not 3 <= len(report.rows) <= MOST_PAIRED:
         return []
     out = []
     for a, b in itertools.combinations(sorted(report.rows, key=lambda row: -row.exact), 2):
-        if a.regime == b.regime and a.n == b.n:
+        if a.decoding == b.decoding and a.n == b.n:
             mine, theirs = (np.array([mark == "1" for mark in row.solved]) for row in (a, b))
             test, limits = compare(mine, theirs), paired_bootstrap(mine, theirs)
             out.append(
                 {
                     "a": a.scheduler,
                     "b": b.scheduler,
-                    "regime": a.regime,
+                    "decoding": a.decoding,
                     "difference": signed(limits.mean, limits.low, limits.high),
                     "strong": limits.low > 0 or limits.high < 0,
                     "won": test.won,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -17,7 +16,7 @@ from unmask.runs.names import EntryPoints, build
 from unmask.runs.presets import fill
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 
-SCHEDULERS: Mapping[str, Callable[..., Scheduler]] = EntryPoints("unmask.schedulers")
+SCHEDULERS = EntryPoints("unmask.schedulers")
 """Name → the scheduler, or a function of its options."""
 
 

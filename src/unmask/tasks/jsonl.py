@@ -258,7 +258,7 @@ class TextTask:
         """Exact: every token of the answer, its end too. Share: the part of them that is right."""
         canvas = self.canvas(rows)
         assert canvas.candidates is not None
-        return Verdict.of(tokens, canvas.target, canvas.candidates)
+        return Verdict.of(tokens, canvas.truth, canvas.candidates)
 
     def stratum(self, row: int) -> str:
         """By the length of the answer, in powers of two."""

@@ -7,7 +7,6 @@ write that class and add it to ``Data``: presets, ``unmask train`` and ``unmask 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Union
 
@@ -20,7 +19,7 @@ from unmask.tasks.jsonl import TextData
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 
-KINDS: Mapping[str, type] = EntryPoints("unmask.tasks")
+KINDS = EntryPoints("unmask.tasks")
 """Name → the kind of data."""
 
 if TYPE_CHECKING:

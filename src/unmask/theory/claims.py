@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.decoding.loop import path_logp, unmask
+from unmask.decoding.loop import trajectory_logp, unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser
-from unmask.decoding.rows import Regime
 from unmask.schedulers.heuristics import confidence
 from unmask.theory.beam import beam_order
 from unmask.theory.claim import Claim, check
@@ -60,7 +60,7 @@ def claims(denoiser: Denoiser, canvas: Canvas, *, tau: float = 1.0, seed: int = 
         )
     if tau <= 0:
         raise ValueError(f"the claims need a stochastic policy: expected tau > 0, got {tau}")
-    grids = [lattice(denoiser, tokens, target) for tokens, target in zip(canvas.tokens, canvas.target, strict=True)]
+    grids = [lattice(denoiser, tokens, target) for tokens, target in zip(canvas.tokens, canvas.truth, strict=True)]
     return [
         *_returns(denoiser, canvas, grids, tau, seed),
         *_bounds(grids, tau),
@@ -83,7 +83,9 @@ def _returns(denoiser: Denoiser, canvas: Canvas, grids: list[Lattice], tau: floa
         summed.append(float((choice.exp() * path).sum()))
         largest.append(float(path.max()))
         smallest.append(float(path.min()))
-    decoded = unmask(denoiser, confidence, canvas.tokens, target=canvas.target, record=False).path_logp
+    decoded = unmask(
+        denoiser, confidence, Canvas(canvas.tokens, target=canvas.target), forced=True, record=False
+    ).total_logp
     sampled, error = _sampled(denoiser, canvas, grids, soft, tau, seed)
     best, worst = ([extreme(grid.logp)[1] for grid in grids] for extreme in (best_order, worst_order))
     beam = [beam_order(denoiser, g.start.tokens, g.target, width=4)[1] for g in grids]
@@ -116,11 +118,12 @@ def _sampled(
     denoiser: Denoiser, canvas: Canvas, grids: list[Lattice], soft: list[Tensor], tau: float, seed: int
 ) -> tuple[list[float], list[float]]:
     """The mean return of orders that the decoding loop draws, and the widths it must fall in."""
-    tokens, target = (x.repeat_interleave(ORDERS_DRAWN, 0) for x in (canvas.tokens, canvas.target))
-    generator = torch.Generator().manual_seed(seed)
-    regime = Regime(order_temperature=tau)
-    path = unmask(denoiser, confidence, tokens, regime, target=target, generator=generator, record=False, share=True)
-    mean = path.path_logp.double().view(len(grids), ORDERS_DRAWN).mean(1)
+    tokens, target = (x.repeat_interleave(ORDERS_DRAWN, 0) for x in (canvas.tokens, canvas.truth))
+    seeds = torch.randint(2**62, (len(tokens),), generator=torch.Generator().manual_seed(seed))
+    decoding = Decoding(order_temperature=tau, share=True)
+    canvas = Canvas(tokens, target, seeds=seeds)
+    path = unmask(denoiser, confidence, canvas, decoding, forced=True, record=False)
+    mean = path.total_logp.double().view(len(grids), ORDERS_DRAWN).mean(1)
     variance = _floats(return_variance(g.logp, v) for g, v in zip(grids, soft, strict=True))
     return _floats(mean), [SIGMAS * (x / ORDERS_DRAWN) ** 0.5 + 1e-5 for x in variance]
 
@@ -157,7 +160,7 @@ def _gradient(grid: Lattice, tau: float, seed: int) -> Claim:
 def _laws(denoiser: Denoiser, canvas: Canvas, tau: float) -> list[Claim]:
     """The whole law over the first few hidden positions, the others staying hidden; a unique solution makes π a Dirac."""
     total, divergence, loss, joint, kl_dirac, reward, looped, gap, tc, full = ([] for _ in range(10))
-    for tokens, target in zip(canvas.tokens, canvas.target, strict=True):
+    for tokens, target in zip(canvas.tokens, canvas.truth, strict=True):
         few = torch.nonzero(tokens == denoiser.mask_id)[:FEW, 0]
         candidates = torch.zeros_like(tokens, dtype=torch.bool).index_fill(0, few, True)
         table, vocabulary = conditionals(denoiser, tokens, candidates=candidates)
@@ -199,10 +202,10 @@ def _parallel_logp(
     few: Int[Tensor, "n"],
     blocks: list[list[int]],
 ) -> float:
-    """log p_θ(x | β), priced by ``path_logp``: what is not in ``few`` stays as the canvas has it."""
+    """log p_θ(x | β), priced by ``trajectory_logp``: what is not in ``few`` stays as the canvas has it."""
     step = torch.cat([torch.full((len(block),), k) for k, block in enumerate(blocks)]).to(few.device)
     shown = tokens.index_copy(0, few, target[few])
-    return float(path_logp(denoiser, shown[None], few[None], step[None]).double().sum())
+    return float(trajectory_logp(denoiser, shown[None], few[None], step[None]).double().sum())
 
 
 def _floats(values: object) -> list[float]:

@@ -14,8 +14,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.loop import checked_scores, look
-from unmask.decoding.protocols import Denoiser, Scheduler, View
-from unmask.decoding.rows import LiveRows, Regime
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, View
+from unmask.decoding.rows import LiveRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,8 @@ class Start:
         """The arguments mean what they mean to ``unmask``, for a single row."""
         seeds = torch.zeros(1, dtype=torch.long, device=tokens.device)
         seen, inside, allowed = (None if x is None else x[None] for x in (attention, region, candidates))
-        live = LiveRows(denoiser, tokens[None], Regime(), None, seen, inside, allowed, seeds)
+        canvas = Canvas(tokens[None], None, inside, seen, allowed, seeds)
+        live = LiveRows(denoiser, canvas, Decoding())
         if not len(live.rows):
             raise ValueError("the canvas hides nothing that may be revealed: expected at least one hidden position")
         return cls(denoiser, tokens, torch.nonzero(live.hidden[0])[:, 0], live.index[0] >= 0, attention)
@@ -67,16 +69,15 @@ class Start:
             level = torch.nonzero(left == n - step)[:, 0]
             for index in level.split(rows_at_once):
                 shape = (len(index), length)
-                live = LiveRows(
-                    self.denoiser,
+                canvas = Canvas(
                     canvases[index],
-                    Regime(),
                     None,
-                    None if self.attention is None else self.attention.expand(shape),
                     self.region.expand(shape),
+                    None if self.attention is None else self.attention.expand(shape),
                     candidates.expand(shape),
                     torch.full_like(index, seed),
                 )
+                live = LiveRows(self.denoiser, canvas, Decoding())
                 live.rows, live.step, live.total = torch.zeros_like(index), step, torch.full_like(index, n)
                 with torch.no_grad():
                     view = look(self.denoiser, live, scheduler, truth, memory)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from unmask.decoding.loop import unmask_canvas
+from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Scheduler
 from unmask.evaluation.statistics import Interval, mean_interval, paired_bootstrap
 from unmask.schedulers.loading import load_scheduler
@@ -68,8 +68,7 @@ class Antibodies:
                 scheduler = load_scheduler(str(run), denoiser, name)
             else:
                 scheduler = load_scheduler(order, denoiser, name)
-            assert isinstance(config.data, AntibodyData)
-            problems = config.data.problems(denoiser, name).held_out(self.limit, "test")
+            problems = cast(AntibodyData, config.data).problems(denoiser, name).held_out(self.limit, "test")
             return measured(problems, scheduler, self.seed, self.draws if order == "random" else 1)
 
         return [
@@ -135,10 +134,8 @@ def measured(task: AntibodyTask, scheduler: Scheduler, seed: int, draws: int = 1
         rows = range(start, min(start + AT_ONCE, len(task)))
         canvas = task.canvas(rows)
         seeds = [torch.tensor([(seed + draw) * 2**32 + row for row in rows]) for draw in range(draws)]
-        forced = [
-            unmask_canvas(task.denoiser, scheduler, canvas, forced=True, seeds=drawn, record=False) for drawn in seeds
-        ]
-        free = unmask_canvas(task.denoiser, scheduler, canvas, seeds=seeds[0], record=False)
-        nll += (-torch.stack([path.path_logp.double() for path in forced]).mean(0)).tolist()
+        forced = [unmask(task.denoiser, scheduler, canvas.seeded(drawn), forced=True, record=False) for drawn in seeds]
+        free = unmask(task.denoiser, scheduler, canvas.seeded(seeds[0]), record=False)
+        nll += (-torch.stack([path.total_logp.double() for path in forced]).mean(0)).tolist()
         recovery += task.verify(rows, free.tokens).share.double().tolist()
     return {"nll": nll, "recovery": recovery}

@@ -239,7 +239,7 @@ class AntibodyTask:
         """Exact: every hidden residue is the antibody's own. Share: the part of them that is (sequence recovery)."""
         canvas = self.canvas(rows)
         assert canvas.region is not None
-        return Verdict.of(tokens, canvas.target, canvas.region)
+        return Verdict.of(tokens, canvas.truth, canvas.region)
 
     def stratum(self, row: int) -> str:
         length = len(self.chains[row].cdrs[2])

@@ -14,19 +14,19 @@ from functools import partial
 import numpy as np
 import torch
 
-from unmask.decoding.loop import unmask, unmask_canvas
-from unmask.decoding.protocols import Denoiser
-from unmask.decoding.rows import Regime
+from unmask.decoding.caching import with_cache
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Cache, Decoding
+from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.evaluation.statistics import compare, wilson
-from unmask.generation.caching import cached
 from unmask.schedulers.heuristics import confidence
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask_studies.bench.backbones import backbone, llada_like
 from unmask_studies.bench.measuring import Finding, ratios, rounds
 
-ARMS: tuple[tuple[str, int | None], ...] = (
+ARMS: tuple[tuple[Cache, int | None], ...] = (
     ("none", None),
     *((cache, refresh) for cache in ("prefix", "dual") for refresh in (1, 2, 4, None)),
 )
@@ -76,17 +76,17 @@ def accuracy(board: str, config: Caches) -> Iterator[Finding]:
             "expected a denoiser of at least two layers"
         )
     task = SudokuTask.generated(config.puzzles, size)
-    arms = [(named(*arm), cached(denoiser, *arm)) for arm in ARMS]
+    arms = [(named(*arm), with_cache(denoiser, *arm)) for arm in ARMS]
     solved = {name: np.zeros(config.puzzles, bool) for name, _ in arms}
     seconds: dict[str, list[float]] = {name: [] for name, _ in arms}
     positions = {name: 0 for name, _ in arms}
-    regime = Regime(block=size)
+    decoding = Decoding(block=size)
     for start in range(0, config.puzzles, config.batch):
         rows = range(start, min(start + config.batch, config.puzzles))
         canvas = task.canvas(rows)
         for name, model in arms:
             began = time.process_time()
-            path = unmask_canvas(model, confidence, canvas, regime, record=False)
+            path = unmask(model, confidence, canvas, decoding, record=False)
             seconds[name].append(time.process_time() - began)
             positions[name] += path.positions
             solved[name][rows.start : rows.stop] = task.verify(rows, path.tokens).exact.numpy()
@@ -125,10 +125,10 @@ def speed(config: Caches) -> Iterator[Finding]:
     chosen = [arm for arm in ARMS if arm[1] in (4, None)]
 
     def decoded(model: Denoiser) -> int:
-        regime = Regime(config.text_block)
-        return unmask(model, confidence, tokens, regime, candidates=candidates, record=False).positions
+        decoding = Decoding(config.text_block)
+        return unmask(model, confidence, Canvas(tokens, candidates=candidates), decoding, record=False).positions
 
-    calls = {named(*arm): partial(decoded, cached(denoiser, *arm)) for arm in chosen}
+    calls = {named(*arm): partial(decoded, with_cache(denoiser, *arm)) for arm in chosen}
     positions = {name: call() for name, call in calls.items()}
     times = rounds(calls, config.repeats, warm=False)
     plain = named(*ARMS[0])

@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding import paces as pace
+from unmask.decoding.caching import with_cache
 from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Denoiser, View
-from unmask.decoding.rows import Regime
 from unmask.denoisers.transformer import Transformer, TransformerConfig
-from unmask.generation.caching import cached
 from unmask.schedulers.heuristics import confidence
 from unmask.training.cost.flops import head_flops, trunk_flops
 from unmask.training.cost.shapes import LLADA_8B
@@ -28,7 +28,7 @@ from unmask_studies.bench.measuring import Finding, ratios, rounds
 
 
 @dataclass(frozen=True)
-class Decoding:
+class DecodingBench:
     width: int = 1024
     layers: int = 8
     prompt: int = 64
@@ -38,26 +38,28 @@ class Decoding:
     repeats: int = 3
 
 
-QUICK = Decoding(width=128, layers=2, prompt=16, length=16, block=8, steps=16, repeats=2)
+QUICK = DecodingBench(width=128, layers=2, prompt=16, length=16, block=8, steps=16, repeats=2)
 
 
-def decoding(config: Decoding) -> Iterator[Finding]:
+def decoding(config: DecodingBench) -> Iterator[Finding]:
     """Their time over ours. Raises where the tokens differ: a ratio of two different answers says nothing."""
     plain = backbone(llada_like(config.width, config.layers))
     shifted = _shifted(plain)
     prompt = torch.randint(plain.mask_id, (1, config.prompt), generator=torch.Generator().manual_seed(3))
     tokens = torch.nn.functional.pad(prompt, (0, config.length), value=plain.mask_id)
-    blocks, whole = Regime(config.block, config.steps), Regime(pace=_dream_pace(config.length, config.steps))
-    pairs: dict[str, tuple[Callable[..., Tensor], Transformer, Denoiser, Regime]] = {
+    blocks, whole = Decoding(config.block, config.steps), Decoding(pace=_dream_pace(config.length, config.steps))
+    pairs: dict[str, tuple[Callable[..., Tensor], Transformer, Denoiser, Decoding]] = {
         "LLaDA": (loops.llada, plain, plain, blocks),
         "Dream": (loops.dream, plain, shifted, whole),
-        "Fast-dLLM, dual cache": (loops.fast_dllm, plain, cached(plain, "dual"), blocks),
+        "Fast-dLLM, dual cache": (loops.fast_dllm, plain, with_cache(plain, "dual"), blocks),
     }
-    for name, (loop, theirs, ours, regime) in pairs.items():
+    for name, (loop, theirs, ours, decoding) in pairs.items():
         model = loops.AsPublished(theirs)
         calls = {
             "theirs": lambda loop=loop, model=model: loop(model, prompt, config.length, config.block, config.steps),
-            "ours": lambda ours=ours, regime=regime: unmask(ours, confidence, tokens, regime, record=False).tokens,
+            "ours": lambda ours=ours, decoding=decoding: (
+                unmask(ours, confidence, tokens, decoding, record=False).tokens
+            ),
         }
         if not torch.equal(calls["theirs"](), calls["ours"]()):
             raise ValueError(f"{name}'s loop and ours reveal different tokens on the same weights: nothing to compare")

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.decoding.loop import unmask, unmask_canvas
-from unmask.decoding.rows import Regime
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.schedulers.heuristics import confidence
@@ -91,7 +91,7 @@ def _tokens(denoiser: Transformer, batch: int, length: int) -> Int[Tensor, "B L"
 
 
 def _decoding(denoiser: Transformer, tokens: Int[Tensor, "B L"]) -> Call:
-    return lambda: unmask(denoiser, confidence, tokens, Regime(steps=STEPS), record=False)
+    return lambda: unmask(denoiser, confidence, tokens, Decoding(steps=STEPS), record=False)
 
 
 def _forwards(denoiser: Transformer, tokens: Int[Tensor, "B L"]) -> Call:
@@ -116,5 +116,5 @@ def _rollout(group: int) -> Call:
     policy = load_scheduler("sas", denoiser, "sudoku-4x4-imperfect")
     canvas = SudokuTask.generated(8, 4).canvas(range(8)).repeated(group)
     seeds = torch.arange(len(canvas.tokens))
-    regime = Regime(order_temperature=1.0)
-    return lambda: unmask_canvas(denoiser, policy, canvas, regime, forced=True, seeds=seeds, share=True)
+    decoding = Decoding(order_temperature=1.0, share=True)
+    return lambda: unmask(denoiser, policy, canvas.seeded(seeds), decoding, forced=True)

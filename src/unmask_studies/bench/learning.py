@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.decoding.guidance import PassThrough
 from unmask.decoding.protocols import Canvas, Focus
-from unmask.generation.guidance import Through
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.trainer import train_policy
@@ -46,7 +46,7 @@ class Learning:
 QUICK = Learning(width=128, layers=2, prompt=8, length=8, prompts=1, repeats=2)
 
 
-class Watching(Through):
+class Watching(PassThrough):
     """Notes the canvases that are asked about."""
 
     def __init__(self, inner: Any) -> None:
@@ -63,7 +63,7 @@ class Watching(Through):
     def again(self, rows_at_once: int = 32) -> None:
         """The second forward of everything asked about since the last time."""
         for part in torch.cat(self.asked).split(rows_at_once):
-            self.inner.logits(self.ask(part).flatten(0, 1)).log_softmax(-1)
+            self.inner.logits(self.inner_states(part).flatten(0, 1)).log_softmax(-1)
         self.asked = []
 
 

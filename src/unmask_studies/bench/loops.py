@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.denoisers.kv_store import Kept
+from unmask.decoding.kv_store import Kept
 from unmask.denoisers.transformer import Transformer
 
 VARIABLES = ("UNMASK_LLADA_DECODER", "UNMASK_DREAM_DECODER", "UNMASK_FAST_DLLM_DECODER")

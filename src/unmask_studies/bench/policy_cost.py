@@ -25,8 +25,10 @@ from dataclasses import dataclass
 import torch
 
 from unmask.decoding.loop import look
+from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
-from unmask.decoding.rows import LiveRows, Regime
+from unmask.decoding.protocols import Canvas
+from unmask.decoding.rows import LiveRows
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.cost.flops import head_flops, parameters, policy_flops, trunk_flops
@@ -76,7 +78,7 @@ def measured(denoiser: Transformer, config: PolicyCost, name: str) -> Iterator[F
     total, half = config.prompt + config.length, config.length // 2
     tokens = torch.randint(denoiser.mask_id, (1, total), generator=torch.Generator().manual_seed(1))
     tokens[:, -half:] = denoiser.mask_id
-    live = LiveRows(denoiser, tokens, Regime(config.block), None, None, None, None, torch.zeros(1, dtype=torch.long))
+    live = LiveRows(denoiser, Canvas(tokens, seeds=torch.zeros(1, dtype=torch.long)), Decoding(config.block))
     view = look(denoiser, live, policy, None, {})
     states = view.states[0, -half:]
 

@@ -16,7 +16,7 @@ from unmask_studies.bench.measuring import Finding
 SUITE: dict[str, tuple[Callable[[Any], Iterator[Finding]], Any, Any]] = {
     "caches": (caches.caches, caches.Caches(), caches.QUICK),
     "policy-cost": (policy_cost.policy_cost, policy_cost.PolicyCost(), policy_cost.QUICK),
-    "decoding": (decoding.decoding, decoding.Decoding(), decoding.QUICK),
+    "decoding": (decoding.decoding, decoding.DecodingBench(), decoding.QUICK),
     "learning": (learning.learning, learning.Learning(), learning.QUICK),
     "throughput": (throughput.throughput, throughput.Throughput(), throughput.QUICK),
     "growth": (growth.growth, growth.Growth(), growth.QUICK),

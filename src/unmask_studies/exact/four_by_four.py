@@ -203,7 +203,7 @@ def standings(
 def held_out(count: int, clues: str, seed: int = 0) -> Iterator[Board]:
     """Puzzles of the test split, with their only solution."""
     canvas = SudokuTask.generated(count, 4, clues, "test", seed).canvas(range(count))
-    for tokens, target in zip(canvas.tokens, canvas.target, strict=True):
+    for tokens, target in zip(canvas.tokens, canvas.truth, strict=True):
         yield tokens, target[None]
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
-from unmask.decoding.rows import Regime
 from unmask.evaluation.evaluate import Report
 from unmask.evaluation.statistics import Interval, mean_interval, paired_bootstrap, wilson
 from unmask.report.gather import report_of
@@ -85,7 +85,7 @@ class Ablations:
             policy = load_scheduler(str(run), denoiser_named(self.denoiser))
             out = {"history": past, "report": evaluated(problems(), self.denoiser, name, policy, self.seed)}
             if past["objective"] == "bernoulli":
-                coins = Regime(pace=load_pace("bernoulli"))
+                coins = Decoding(pace=load_pace("bernoulli"))
                 out["coins"] = evaluated(problems(), self.denoiser, name, policy, self.seed, coins)
             return out
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.decoding.loop import unmask_canvas
+from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas, Scheduler
 from unmask.denoisers.folder import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
@@ -194,8 +194,8 @@ def priced(denoiser: Any, scheduler: Scheduler, canvas: Canvas, seed: int) -> di
     calls = 0
     for rows in torch.arange(len(canvas.tokens)).split(BATCH):
         seeds = seed * 2**32 + rows
-        path = unmask_canvas(denoiser, scheduler, canvas.rows(rows), forced=True, seeds=seeds, record=False)
-        bits += (-path.path_logp.double() / path.reveals / math.log(2)).tolist()
+        path = unmask(denoiser, scheduler, canvas.rows(rows).seeded(seeds), forced=True, record=False)
+        bits += (-path.total_logp.double() / path.reveals / math.log(2)).tolist()
         calls += path.denoiser_calls
     return {"bits": bits, "calls": calls}
 

@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.decoding.loop import unmask_canvas
+from unmask.decoding.guidance import Ending, PassThrough, postpone_ends, score_inner_states
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
-from unmask.decoding.rows import Regime
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap, wilson
-from unmask.generation.guidance import ENDS, Ending, Through, ends_last, unwrapped
 from unmask.report.terminal.tables import percent
 from unmask.tasks.text_problems import WrittenTask
 from unmask.tasks.vocabulary import END, PAD
@@ -30,11 +30,11 @@ from unmask_studies.study import Cell, Findings, Piece, Table
 from unmask_studies.sudoku.orders import label
 from unmask_studies.text.ground import LEARNED, Ground, Texts, kind_of, order_of
 
-FLOOR = 0.4
+Decoding.end_floor = 0.4
 """Of damped end tokens: what is left of their probability when nothing is revealed yet."""
 
 
-class PaddingEnds(Through):
+class PaddingEnds(PassThrough):
     """A denoiser whose padding is an end token, too."""
 
     @property
@@ -77,7 +77,7 @@ class Ends:
         return ground.pieces([self.task], [order_of(self.task)]) + [
             Piece(f"{order}: {ends}", lambda o=order, e=ends: measure(o, e))
             for order in (*self.orders, LEARNED)
-            for ends in ENDS
+            for ends in ("allow", "damp", "suppress")
         ]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
@@ -87,7 +87,7 @@ class Ends:
         panels: dict[str, list[drawing.Point]] = {"solved": [], "first end token revealed after": []}
         for order in (*self.orders, LEARNED):
             plain = _exact(results[f"{order}: allow"])
-            for ends in ENDS:
+            for ends in ("allow", "damp", "suppress"):
                 found = results[f"{order}: {ends}"]
                 exact, first = _exact(found), np.array([x for x in found["first_end"] if x is not None])
                 limits = (float(exact.mean()), *wilson(int(exact.sum()), len(exact)))
@@ -123,7 +123,7 @@ class Ends:
         title = f"{self.task}, {self.region} tokens: end tokens and padding, n = {n:,}, seed {self.seed}"
         note = (
             "First end after: which share of what stands before the first end token in the finished text was already revealed when "
-            f"the first end or padding token was. Too short or long: where the text ends. Damped by {FLOOR} at first. Bold: the "
+            f"the first end or padding token was. Too short or long: where the text ends. Damped by {Decoding.end_floor} at first. Bold: the "
             "paired 95 % interval leaves out 0."
         )
         figure = drawing.intervals(panels, "%")
@@ -135,23 +135,23 @@ def decoded(task: WrittenTask, denoiser: Any, scheduler: Scheduler, ends: str, s
     start = task.kind.prompt_width
     length = task.canvas([0]).tokens.shape[1] - start
     around: Any = PaddingEnds(denoiser)
-    regime = Regime()
+    decoding = Decoding()
     if ends == "damp":
-        around = _Damped(around, start, length, floor=FLOOR)
-        scheduler = unwrapped(scheduler, around)
+        around = _Damped(around, start, length, floor=Decoding.end_floor)
+        scheduler = score_inner_states(scheduler, around)
     elif ends == "suppress":
-        regime = ends_last(regime)
+        decoding = postpone_ends(decoding)
     out: dict[str, Any] = {"solved": "", "first_end": [], "short": [], "long": [], "calls": 0}
     for begin in range(0, len(task), BATCH):
         rows = range(begin, min(begin + BATCH, len(task)))
         canvas = task.canvas(rows)
         seeds = torch.tensor([seed * 2**32 + row for row in rows])
-        path = unmask_canvas(around, scheduler, canvas, regime, seeds=seeds, record=False)
+        path = unmask(around, scheduler, canvas.seeded(seeds), decoding, record=False)
         out["solved"] += "".join("1" if right else "0" for right in task.verify(rows, path.tokens).exact.tolist())
         out["calls"] += path.denoiser_calls
         first = first_ends(path.order, path.tokens, start)
         out["first_end"] += [None if np.isnan(share) else share for share in first.tolist()]
-        ours, theirs = (_end(tokens[:, start:]) for tokens in (path.tokens, canvas.target))
+        ours, theirs = (_end(tokens[:, start:]) for tokens in (path.tokens, canvas.truth))
         out["short"] += (ours < theirs).int().tolist()
         out["long"] += (ours > theirs).int().tolist()
     return out

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Row
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
@@ -105,10 +105,10 @@ class Ground:
         learned = finished(Path(self.order(preset)))
         return load_scheduler(self.order(preset) if learned else order, model, denoiser)
 
-    def measured(self, task: str, order: str, regime: Regime, length: int | None = None) -> dict[str, Any]:
+    def measured(self, task: str, order: str, decoding: Decoding, length: int | None = None) -> dict[str, Any]:
         """An order on the task's test problems."""
         scheduler = self.scheduler(task, order)
-        return evaluated(self.texts.problems(task, length), self.denoiser(task), order, scheduler, self.seed, regime)
+        return evaluated(self.texts.problems(task, length), self.denoiser(task), order, scheduler, self.seed, decoding)
 
     def _train_denoiser(self, task: str) -> Mapping[str, Any]:
         config = load_preset(task, Pretrain, "pretrain")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
 from unmask.report.terminal.tables import percent
 from unmask_studies import paper_numbers as paper
 from unmask_studies.sets import ahead, joined
@@ -39,7 +39,7 @@ class Hidden:
     def pieces(self, folder: Path) -> list[Piece]:
         ground = Ground(self.sets, self.runs, folder, self.seed)
         return ground.pieces([self.task], [self.features, self.hidden]) + [
-            Piece(f"{count} blocks: {order}", lambda o=order, b=block: ground.measured(self.task, o, Regime(block=b)))
+            Piece(f"{count} blocks: {order}", lambda o=order, b=block: ground.measured(self.task, o, Decoding(block=b)))
             for count, block in blocks_of(self.task, self.blocks).items()
             for order in self.orders()
         ]
@@ -69,7 +69,7 @@ class Hidden:
         title = f"{self.task}: statistics or hidden states, n = {one.n:,}, seed {one.seed}"
         note = (
             f"{BOLD} Differences are in pairs, bold where the 95 % interval leaves out 0. The paper's: LLaDA-8B on GSM8K, 128 "
-            "tokens. Calls are those of the last column's regime. One training seed."
+            "tokens. Calls are those of the last column's decoding. One training seed."
         )
         panels = {
             "any order" if count == 1 else f"{count} blocks": [

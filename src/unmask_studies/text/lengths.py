@@ -1,4 +1,4 @@
-"""Lengths and blocks (tab:math_code_gen): one order, learned at the longest length in any order, in every other regime.
+"""Lengths and blocks (tab:math_code_gen): one order, learned at the longest length in any order, in every other decoding.
 
 L–B: a generation of L tokens in blocks of B from the left; L–L is any order. Left to right does not know blocks: it is measured
 once for each length.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Report
 from unmask.report.tables import is_oracle
 from unmask.report.terminal.tables import percent
@@ -52,21 +52,21 @@ class Lengths:
         ground = Ground(self.sets, self.runs, folder, self.seed)
         pieces = ground.pieces(self.tasks, [order_of(task) for task in self.tasks])
         for task in self.tasks:
-            for length, block in self.regimes(task):
+            for length, block in self.decodings(task):
                 for order in (*self.orders, LEARNED):
                     if order == READING and block < length:
                         continue
-                    regime = Regime(block=None if block == length else block)
+                    decoding = Decoding(block=None if block == length else block)
                     pieces.append(
                         Piece(
                             _piece(task, length, block, order),
-                            lambda t=task, o=order, r=regime, n=length: ground.measured(t, o, r, n),
+                            lambda t=task, o=order, r=decoding, n=length: ground.measured(t, o, r, n),
                         )
                     )
         return pieces
 
-    def regimes(self, task: str) -> list[tuple[int, int]]:
-        """L and B of each regime, any order first at each length."""
+    def decodings(self, task: str) -> list[tuple[int, int]]:
+        """L and B of each decoding, any order first at each length."""
         return [(length, length // count) for length in kind_of(task).lengths for count in self.blocks]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
@@ -74,12 +74,12 @@ class Lengths:
 
         tables, panels, evaluations = [], {}, []
         for task in self.tasks:
-            reports = {regime: self._report(task, *regime, results) for regime in self.regimes(task)}
+            reports = {decoding: self._report(task, *decoding, results) for decoding in self.decodings(task)}
             evaluations += reports.values()
             tables += [self._accuracies(task, reports), self._gains(task, reports)]
             panels[task] = {
                 label(order): [
-                    drawing.share(_name(regime), limits(report.row(order))) for regime, report in reports.items()
+                    drawing.share(_name(decoding), limits(report.row(order))) for decoding, report in reports.items()
                 ]
                 for order in (*self.orders, LEARNED)
             }
@@ -91,14 +91,15 @@ class Lengths:
             _piece(task, length, length if order == READING else block, order) for order in (*self.orders, LEARNED)
         ]
         report = joined([results[name] for name in names], self.baseline)
-        return replace(report, rows=[replace(row, regime=_name((length, block))) for row in report.rows])
+        return replace(report, rows=[replace(row, decoding=_name((length, block))) for row in report.rows])
 
     def _accuracies(self, task: str, reports: Mapping[tuple[int, int], Report]) -> Table:
-        best = {regime: ahead(report) for regime, report in reports.items()}
+        best = {decoding: ahead(report) for decoding, report in reports.items()}
         rows: list[list[Cell | str]] = []
         for order in (*self.orders, LEARNED):
             cells = [
-                Cell(percent(*limits(report.row(order))), order in best[regime]) for regime, report in reports.items()
+                Cell(percent(*limits(report.row(order))), order in best[decoding])
+                for decoding, report in reports.items()
             ]
             rows.append([label(order), *cells])
         one = next(iter(reports.values()))
@@ -110,7 +111,7 @@ class Lengths:
     def _gains(self, task: str, reports: Mapping[tuple[int, int], Report]) -> Table:
         said = paper.MATH_CODE.get(task, {})
         rows: list[list[Cell | str]] = []
-        for nth, (regime, report) in enumerate(reports.items()):
+        for nth, (decoding, report) in enumerate(reports.items()):
             learned, reading = report.row(LEARNED), report.row(READING)
             others = [
                 row for row in report.rows if row.scheduler not in (LEARNED, READING) and not is_oracle(row.scheduler)
@@ -120,7 +121,7 @@ class Lengths:
             gain = f"{100 * (said['sas'][nth] - max(theirs)):+.1f}" if said and self.blocks == PAPER_BLOCKS else ""
             rows.append(
                 [
-                    _name(regime),
+                    _name(decoding),
                     f"{best.scheduler} {100 * best.exact:.1f}",
                     f"{100 * learned.exact:.1f}",
                     points(learned, best),
@@ -152,8 +153,8 @@ class Lengths:
         )
 
 
-def _name(regime: tuple[int, int]) -> str:
-    return f"{regime[0]}–{regime[1]}"
+def _name(decoding: tuple[int, int]) -> str:
+    return f"{decoding[0]}–{decoding[1]}"
 
 
 def _piece(task: str, length: int, block: int, order: str) -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
-from unmask.decoding.rows import Regime
 from unmask.evaluation.evaluate import Report
 from unmask.report.terminal.tables import percent
 from unmask_studies.sets import difference, joined
@@ -26,7 +26,7 @@ BASELINE = "confidence"
 
 @dataclass(frozen=True)
 class Parallel:
-    """A ``task`` at its shortest length: ``regimes`` (B, T) and ``paces``, each with confidence and two learned orders.
+    """A ``task`` at its shortest length: ``decodings`` (B, T) and ``paces``, each with confidence and two learned orders.
 
     ``sequential`` and ``parallel`` are presets of ``unmask train``: without and with ``budget``.
     """
@@ -35,7 +35,7 @@ class Parallel:
     task: str = "arithmetic"
     sequential: str = "sas-arithmetic"
     parallel: str = "sas-arithmetic-parallel"
-    regimes: tuple[tuple[int, int], ...] = (
+    decodings: tuple[tuple[int, int], ...] = (
         (40, 40),
         (40, 20),
         (40, 16),
@@ -64,7 +64,7 @@ class Parallel:
 
     def __post_init__(self) -> None:
         length = kind_of(self.task).lengths[0]
-        for block, steps in self.regimes:
+        for block, steps in self.decodings:
             if not 1 <= block <= length or length % block or not length // block <= steps <= length:
                 raise ValueError(
                     f"expected blocks that divide the length {length} and a step for each of them, got {(block, steps)}"
@@ -77,19 +77,19 @@ class Parallel:
 
     def pieces(self, folder: Path) -> list[Piece]:
         ground = Ground(self.sets, self.runs, folder, self.seed)
-        rules = {self._name(*pair): Regime(block=pair[0], steps=pair[1]) for pair in self.regimes}
-        rules |= {pace: Regime(pace=load_pace(pace)) for pace in self.paces}
+        rules = {self._name(*pair): Decoding(block=pair[0], steps=pair[1]) for pair in self.decodings}
+        rules |= {pace: Decoding(pace=load_pace(pace)) for pace in self.paces}
         return ground.pieces([self.task], [self.sequential, self.parallel]) + [
-            Piece(f"{rule}: {order}", lambda o=order, r=regime: ground.measured(self.task, o, r))
-            for rule, regime in rules.items()
+            Piece(f"{rule}: {order}", lambda o=order, r=decoding: ground.measured(self.task, o, r))
+            for rule, decoding in rules.items()
             for order in self.orders()
         ]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
         reports = {}
-        for rule in (*(self._name(*pair) for pair in self.regimes), *self.paces):
+        for rule in (*(self._name(*pair) for pair in self.decodings), *self.paces):
             report = joined([results[f"{rule}: {order}"] for order in self.orders()], BASELINE)
-            reports[rule] = replace(report, rows=[replace(row, regime=rule) for row in report.rows])
+            reports[rule] = replace(report, rows=[replace(row, decoding=rule) for row in report.rows])
         return Findings(
             [self._budgets(reports), self._frontier(reports)],
             {"parallel": self._figure(reports)},
@@ -98,7 +98,7 @@ class Parallel:
 
     def _budgets(self, reports: Mapping[str, Report]) -> Table:
         rows: list[list[Cell | str]] = []
-        for pair in self.regimes:
+        for pair in self.decodings:
             report = reports[self._name(*pair)]
             base, sequential, parallel = (report.row(order) for order in self.orders())
             rows.append(
@@ -139,7 +139,7 @@ class Parallel:
             sure = best is None or difference(row, best).low > 0
             rows.append(
                 [
-                    row.regime,
+                    row.decoding,
                     self._label(row.scheduler),
                     f"{row.denoiser_calls:.1f}",
                     Cell(percent(*limits(row)), leads and sure),
@@ -158,7 +158,7 @@ class Parallel:
         from unmask_studies import figures as drawing
 
         series: dict[str, list[tuple[float, drawing.Point]]] = {}
-        anywhere = {self._name(*pair) for pair in self.regimes if pair[0] == kind_of(self.task).lengths[0]}
+        anywhere = {self._name(*pair) for pair in self.decodings if pair[0] == kind_of(self.task).lengths[0]}
         shown = {(how, BASELINE) for how in map(_kind, self.paces)} | {("entropy_bound", self.parallel)}
         for order in self.orders():
             for rule, report in reports.items():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
 from unmask.evaluation.statistics import wilson
 from unmask.report.terminal.tables import percent
 from unmask_studies.sets import joined
@@ -49,7 +49,7 @@ class Rewards:
             for preset in self.presets
         ]
         return pieces + [
-            Piece(order, lambda o=order: ground.measured(self.task, o, Regime()))
+            Piece(order, lambda o=order: ground.measured(self.task, o, Decoding()))
             for order in (*self.heuristics, *self.presets)
         ]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Report
 from unmask.report.terminal.tables import percent
 from unmask_studies import paper_numbers as paper
@@ -44,7 +44,7 @@ class Transfer:
         return ground.pieces(self.tasks, self.learned) + [
             Piece(
                 _piece(task, count, order),
-                lambda t=task, o=order, b=block: ground.measured(t, o, Regime(block=b)),
+                lambda t=task, o=order, b=block: ground.measured(t, o, Decoding(block=b)),
             )
             for task in self.tasks
             for count, block in blocks_of(task, self.blocks).items()
@@ -94,7 +94,7 @@ class Transfer:
                 )
         columns = [
             "learned on → used on",
-            "regime",
+            "decoding",
             "transferred, %",
             "best heuristic, %",
             "difference, in pairs",

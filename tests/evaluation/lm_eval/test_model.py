@@ -23,7 +23,7 @@ from support.tokenizers import words
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.lm_eval.model import UnmaskLM
 from unmask.evaluation.lm_eval.samples import SampleLog
-from unmask.evaluation.lm_eval.settings import Decoding, LmEval
+from unmask.evaluation.lm_eval.settings import LmDecoding, LmEval
 from unmask.generation.likelihood import monte_carlo_likelihood, path_likelihood
 from unmask.schedulers.loading import load_scheduler
 
@@ -44,7 +44,7 @@ def denoiser(folder: Path) -> Any:
     return load_denoiser(folder)
 
 
-def lm(folder: Path, denoiser: Any, decoding: Decoding | None = None, **options: Any) -> UnmaskLM:
+def lm(folder: Path, denoiser: Any, decoding: LmDecoding | None = None, **options: Any) -> UnmaskLM:
     return UnmaskLM(denoiser, decoding, tokenizer=str(folder), **options)
 
 
@@ -83,7 +83,7 @@ def by_hand(denoiser: Any, prompt: list[int], answer: list[int], order: list[int
 
 @pytest.mark.parametrize("scheduler", ["confidence", "left_to_right"])
 def test_exact_likelihood_by_hand(folder: Path, denoiser: Any, scheduler: str) -> None:
-    model = lm(folder, denoiser, Decoding(scheduler=scheduler), batch_size=3)
+    model = lm(folder, denoiser, LmDecoding(scheduler=scheduler), batch_size=3)
     found = model.loglikelihood(asked("loglikelihood", *zip(CONTEXTS, ANSWERS, strict=True)))
     for (logp, greedy), context, answer in zip(found, CONTEXTS, ANSWERS, strict=True):
         prompt = [26, *(int(word[1:]) for word in context.split())]
@@ -95,7 +95,7 @@ def test_exact_likelihood_by_hand(folder: Path, denoiser: Any, scheduler: str) -
 
 
 def test_what_is_decoded_is_greedy(folder: Path, denoiser: Any) -> None:
-    model = lm(folder, denoiser, Decoding(length=4, block=2, scheduler="margin"))
+    model = lm(folder, denoiser, LmDecoding(length=4, block=2, scheduler="margin"))
     texts = model.generate_until(generations())
     full = [(c, f" {t}") for c, t in zip(CONTEXTS, texts, strict=True) if len(t.split()) == 4]
     assert full
@@ -106,10 +106,10 @@ def test_what_is_decoded_is_greedy(folder: Path, denoiser: Any) -> None:
 
 def test_parallel_likelihood_shares_a_context(denoiser: Any) -> None:
     """Two reveals in one step are priced without each other."""
-    from unmask.decoding.rows import Regime
+    from unmask.decoding.options import Decoding
 
     prompt, answer = [3, 4], [5, 6]
-    got = path_likelihood(denoiser, load_scheduler("left_to_right"), [prompt], [answer], Regime(steps=1))
+    got = path_likelihood(denoiser, load_scheduler("left_to_right"), [prompt], [answer], Decoding(steps=1))
     canvas = [*prompt, denoiser.mask_id, denoiser.mask_id]
     assert got.logp[0] == pytest.approx(
         sum(float(logp_at(denoiser, canvas, 2 + i)[answer[i]]) for i in (0, 1)), abs=1e-4
@@ -141,18 +141,20 @@ def test_monte_carlo_is_unbiased(denoiser: Any) -> None:
 
 def test_monte_carlo_in_the_harness(folder: Path, denoiser: Any) -> None:
     requests = asked("loglikelihood", *zip(CONTEXTS, ANSWERS, strict=True))
-    one = lm(folder, denoiser, Decoding(likelihood="monte_carlo", samples=8), batch_size=1).loglikelihood(requests)
-    many = lm(folder, denoiser, Decoding(likelihood="monte_carlo", samples=8), batch_size=5).loglikelihood(requests)
+    one = lm(folder, denoiser, LmDecoding(likelihood="monte_carlo", samples=8), batch_size=1).loglikelihood(requests)
+    many = lm(folder, denoiser, LmDecoding(likelihood="monte_carlo", samples=8), batch_size=5).loglikelihood(requests)
     assert [x for x, _ in one] == pytest.approx([x for x, _ in many], abs=1e-3)
     assert not any(greedy for _, greedy in one)
     exact = lm(folder, denoiser).loglikelihood(requests)
-    looked = lm(folder, denoiser, Decoding(likelihood="monte_carlo", samples=8, greedy=True)).loglikelihood(requests)
+    looked = lm(folder, denoiser, LmDecoding(likelihood="monte_carlo", samples=8, greedy=True)).loglikelihood(requests)
     assert [greedy for _, greedy in looked] == [greedy for _, greedy in exact]
 
 
 def test_guided_likelihood(folder: Path, denoiser: Any) -> None:
     """Of one token: the guided logits, written out."""
-    ((logp, _),) = lm(folder, denoiser, Decoding(guidance=1.5)).loglikelihood(asked("loglikelihood", ("w3 w4", " w5")))
+    ((logp, _),) = lm(folder, denoiser, LmDecoding(guidance=1.5)).loglikelihood(
+        asked("loglikelihood", ("w3 w4", " w5"))
+    )
     mask = denoiser.mask_id
     hidden = denoiser.hidden(torch.tensor([[26, 3, 4, mask], [mask, mask, mask, mask]]))[:, -1]
     with_prompt, without = denoiser.logits(hidden).double()
@@ -162,10 +164,10 @@ def test_guided_likelihood(folder: Path, denoiser: Any) -> None:
 
 
 WAYS = {
-    "plain": Decoding(length=6),
-    "drawn": Decoding(length=6, block=3, steps=4, token_temperature=1.0, order_temperature=0.5),
-    "guided": Decoding(length=6, guidance=1.0, ends="suppress", scheduler="entropy"),
-    "threshold": Decoding(length=6, pace="threshold:p=0.3", ends="damp"),
+    "plain": LmDecoding(length=6),
+    "drawn": LmDecoding(length=6, block=3, steps=4, token_temperature=1.0, order_temperature=0.5),
+    "guided": LmDecoding(length=6, guidance=1.0, ends="suppress", scheduler="entropy"),
+    "threshold": LmDecoding(length=6, pace="threshold:p=0.3", ends="damp"),
 }
 
 
@@ -184,7 +186,7 @@ def test_a_row_does_not_depend_on_its_batch(folder: Path, denoiser: Any, way: st
 
 
 def test_repeats_differ_and_the_seed_matters(folder: Path, denoiser: Any) -> None:
-    hot = Decoding(length=8, token_temperature=2.0)
+    hot = LmDecoding(length=8, token_temperature=2.0)
     request = asked("generate_until", ("w3 w4", {"until": []}))[0]
     first, second = lm(folder, denoiser, hot).generate_until([request, request])
     assert first != second
@@ -193,7 +195,7 @@ def test_repeats_differ_and_the_seed_matters(folder: Path, denoiser: Any) -> Non
 
 
 def test_until_and_lengths(folder: Path, denoiser: Any) -> None:
-    model = lm(folder, denoiser, Decoding(length=6, steps=3, ends="suppress"))
+    model = lm(folder, denoiser, LmDecoding(length=6, steps=3, ends="suppress"))
     whole = model.generate_until(generations())
     assert any(len(text.split()) > 1 for text in whole)
     for text, short in zip(whole, model.generate_until(generations(max_gen_toks=2)), strict=True):
@@ -207,33 +209,33 @@ def test_until_and_lengths(folder: Path, denoiser: Any) -> None:
         assert cut == text[: min(text.find(stop) for stop in (word, later) if stop in text)]
     (one,) = model.generate_until(asked("generate_until", (CONTEXTS[0], {"until": "w"})))
     assert "w" not in one
-    assert Decoding(length=6, steps=3).steps_for(2) == 1
-    assert Decoding(length=8, block=2, steps=4).steps_for(16) == 8
-    assert Decoding(length=8, block=2, steps=4).steps_for(3) == 2
+    assert LmDecoding(length=6, steps=3).steps_for(2) == 1
+    assert LmDecoding(length=8, block=2, steps=4).steps_for(16) == 8
+    assert LmDecoding(length=8, block=2, steps=4).steps_for(3) == 2
     with pytest.raises(ValueError, match="no generation option 'num_beams'"):
         model.generate_until(generations(num_beams=2))
     with pytest.raises(ValueError, match="exceed the longest canvas, 8"):
-        lm(folder, denoiser, Decoding(length=6), max_length=8).generate_until(generations())
+        lm(folder, denoiser, LmDecoding(length=6), max_length=8).generate_until(generations())
 
 
 def test_sampling_options_of_the_request(folder: Path, denoiser: Any) -> None:
-    greedy = lm(folder, denoiser, Decoding(length=6))
+    greedy = lm(folder, denoiser, LmDecoding(length=6))
     cold = greedy.generate_until(generations(temperature=2.0, do_sample=False))
     assert cold == greedy.generate_until(generations())
     hot = greedy.generate_until(generations(temperature=2.0, do_sample=True))
     assert hot != cold
-    assert hot != lm(folder, denoiser, Decoding(length=6)).generate_until(
+    assert hot != lm(folder, denoiser, LmDecoding(length=6)).generate_until(
         generations(temperature=2.0, do_sample=True, top_p=0.01)
     )
 
 
 def test_rolling_is_a_sum_of_windows(folder: Path, denoiser: Any) -> None:
     text = " ".join(f"w{n % 20 + 1}" for n in range(9))
-    model = lm(folder, denoiser, Decoding(scheduler="left_to_right"))
+    model = lm(folder, denoiser, LmDecoding(scheduler="left_to_right"))
     (whole,) = model.loglikelihood_rolling(asked("loglikelihood_rolling", (text,)))
     ids = [int(word[1:]) for word in text.split()]
     assert whole == pytest.approx(by_hand(denoiser, [26], ids, list(range(9)))[0], abs=1e-3)
-    short = lm(folder, denoiser, Decoding(scheduler="left_to_right"), max_length=7)
+    short = lm(folder, denoiser, LmDecoding(scheduler="left_to_right"), max_length=7)
     (windows,) = short.loglikelihood_rolling(asked("loglikelihood_rolling", (text,)))
     parts = [([26, *ids[max(0, s - 3) : s]], ids[s : s + 3]) for s in (0, 3, 6)]
     expected = sum(by_hand(denoiser, prompt, answer, [0, 1, 2])[0] for prompt, answer in parts)
@@ -316,7 +318,7 @@ def test_registered_by_name(folder: Path) -> None:
         f"denoiser={folder},length=4,block=2,guidance=1,scheduler=margin", {"batch_size": 2, "device": None}
     )
     assert isinstance(model, UnmaskLM)
-    assert model.decoding == Decoding(length=4, block=2, guidance=1.0, scheduler="margin")
+    assert model.decoding == LmDecoding(length=4, block=2, guidance=1.0, scheduler="margin")
     assert model.batch == 2
     with pytest.raises(ValueError, match=r"no model argument 'lenght'.*did you mean 'length'"):
         UnmaskLM(str(folder), lenght=4)
@@ -333,7 +335,7 @@ def test_real_problems_from_end_to_end(folder: Path, tmp_path: Path, task: str) 
     from unmask.evaluation.lm_eval.run import run_lm_eval
     from unmask.evaluation.lm_eval.tasks import MAIN_METRIC
 
-    config = LmEval(task=task, denoiser=str(folder), data=str(DATA), limit=2, decoding=Decoding(length=4, steps=2))
+    config = LmEval(task=task, denoiser=str(folder), data=str(DATA), limit=2, decoding=LmDecoding(length=4, steps=2))
     results = run_lm_eval(config, tmp_path / "run")
     assert results is not None
     assert MAIN_METRIC[task] in results["scores"]

@@ -17,7 +17,7 @@ from support.kill_harness import benchmark_words, result, write_benchmark
 from support.processes import together
 from unmask.evaluation.lm_eval.run import run_lm_eval
 from unmask.evaluation.lm_eval.samples import SampleLog, collected
-from unmask.evaluation.lm_eval.settings import Decoding, LmEval
+from unmask.evaluation.lm_eval.settings import LmDecoding, LmEval
 from unmask_studies.bench.processes import launch
 
 LIMIT = 7
@@ -33,7 +33,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def config(place: Path) -> LmEval:
-    decoding = Decoding(length=6, block=3, scheduler="random", token_temperature=1.0)
+    decoding = LmDecoding(length=6, block=3, scheduler="random", token_temperature=1.0)
     tiny, data = str(place / "tiny"), str(place / "data")
     return LmEval(denoiser=tiny, data=data, shots=2, limit=LIMIT, batch=2, decoding=decoding)
 

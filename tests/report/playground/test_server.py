@@ -22,6 +22,7 @@ import torch
 from support.playground import ONLY, SMALL, WIKIPEDIA, free, until
 from unmask.cli.play import play
 from unmask.decoding.loop import unmask
+from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser, shipped
 from unmask.report.playground import race as racing
 from unmask.report.playground.incoming import BODY_BYTES, names_server
@@ -68,7 +69,7 @@ def offline(puzzle: str, denoiser: str, order: str) -> Any:
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
     scheduler = load_scheduler(order, model, denoiser)
     return unmask(
-        model, scheduler, tokens, reference=truth, region=everywhere, seeds=torch.tensor([0]), record=False
+        model, scheduler, Canvas(tokens, target=truth, region=everywhere, seeds=torch.tensor([0])), record=False
     ), truth
 
 
@@ -100,7 +101,7 @@ def test_a_race_tells_every_reveal_of_the_decodings(server: Playground, example:
         first = next((data["nth"] for data in mine if not data["right"]), None)
         assert (verdict["solved"], verdict["wrong"]) == (not wrong.any(), int(wrong.sum()))
         assert verdict["first_wrong"] == first and verdict["denoiser_calls"] == path.denoiser_calls == hidden
-        assert verdict["path_logp"] == pytest.approx(path.path_logp.item(), rel=1e-5)
+        assert verdict["trajectory_logp"] == pytest.approx(path.total_logp.item(), rel=1e-5)
     view, html = ask(server, "GET", told[-1][1]["view"])
     assert view.status == 200 and "sandbox allow-scripts" in view.headers["Content-Security-Policy"]
     traced = json.loads(html.partition('id="traces">')[2].partition("</script>")[0])["traces"][0]

@@ -16,8 +16,8 @@ import torch
 
 from support.denoisers import CountingTable, Fixed, text_denoiser
 from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, View
-from unmask.decoding.rows import Regime
 from unmask.denoisers.loading import load_denoiser
 from unmask.report.traces import format as trace_file
 from unmask.report.traces import record as trace
@@ -46,11 +46,7 @@ def test_a_recorded_path_is_the_one_that_the_scheduler_takes_by_itself(four: dic
         for row in range(3):
             alone = Canvas(canvas.tokens[row : row + 1], canvas.target[row : row + 1])
             path = unmask(
-                four["denoiser"],
-                scheduler,
-                alone.tokens,
-                reference=alone.target,
-                seeds=torch.tensor([row]),
+                four["denoiser"], scheduler, Canvas(alone.tokens, target=alone.target, seeds=torch.tensor([row]))
             )
             traced = four["traces"][row].path(name)
             assert traced.order == tuple(path.order[0].tolist())
@@ -69,7 +65,7 @@ def test_what_the_others_would_have_chosen(four: dict[str, Any]) -> None:
     for step in range(path.steps):
         state = Canvas(canvas, torch.tensor([first.target]))
         for name in ("confidence", "gt_logp"):
-            asked = unmask(four["denoiser"], four["schedulers"][name], state.tokens, reference=state.target)
+            asked = unmask(four["denoiser"], four["schedulers"][name], Canvas(state.tokens, target=state.target))
             assert asked.order[0, 0] == path.others[name][step]
         canvas = canvas.clone()
         canvas[0, path.order[step]] = path.tokens[path.order[step]]
@@ -120,10 +116,10 @@ def test_blocks_padding_and_what_an_end_token_leaves_hidden() -> None:
     attention = torch.tensor([[True] * 8, [False] * 2 + [True] * 6])
     canvas = Canvas(tokens, tokens, attention=attention)
     schedulers = {"confidence": load_scheduler("confidence")}
-    regime = Regime(block=2, stop_at_end=False)
-    second = trace.record(denoiser, schedulers, canvas, trace.About(labels=WORDS.__getitem__), regime, truth=False)[1]
+    decoding = Decoding(block=2, stop_at_end=False)
+    second = trace.record(denoiser, schedulers, canvas, trace.About(labels=WORDS.__getitem__), decoding, truth=False)[1]
     alone = Canvas(tokens[1:, 2:], tokens[1:, 2:])
-    other = trace.record(denoiser, schedulers, alone, trace.About(labels=WORDS.__getitem__), regime, truth=False)[0]
+    other = trace.record(denoiser, schedulers, alone, trace.About(labels=WORDS.__getitem__), decoding, truth=False)[0]
     assert second.prompt == (5, 6, 12, 12, 12, 12) and second.block == (-1, -1, 0, 0, 1, 1)
     assert (second.paths[0].order, second.paths[0].tokens) == (other.paths[0].order, other.paths[0].tokens)
     eligible = second.paths[0].candidates.eligible  # pyright: ignore[reportOptionalMemberAccess]
@@ -143,12 +139,12 @@ def test_blocks_padding_and_what_an_end_token_leaves_hidden() -> None:
 def test_several_reveals_in_a_step() -> None:
     denoiser = CountingTable()
     canvas = Canvas(torch.full((1, 9), 3), torch.zeros(1, 9).long())
-    one = trace.record(denoiser, {"confidence": load_scheduler("confidence")}, canvas, trace.About(), Regime(steps=4))[
-        0
-    ]
+    one = trace.record(
+        denoiser, {"confidence": load_scheduler("confidence")}, canvas, trace.About(), Decoding(steps=4)
+    )[0]
     path = again(one).paths[0]
     assert path.steps == 4 and len(path.order) == 9 and path.denoiser_calls == 4
-    assert one.regime == "4 steps"
+    assert one.decoding == "4 steps"
 
 
 def test_a_scheduler_sees_what_it_would_see_alone() -> None:
@@ -165,7 +161,7 @@ def test_a_scheduler_sees_what_it_would_see_alone() -> None:
 
     greedy.prices_all = greedy.needs_truth = True  # pyright: ignore[reportFunctionMemberAccess]
     canvas = Canvas(torch.full((1, 6), 3), torch.zeros(1, 6).long())
-    trace.record(CountingTable(), {"plain": plain, "greedy": greedy}, canvas, trace.About(), Regime(block=2))
+    trace.record(CountingTable(), {"plain": plain, "greedy": greedy}, canvas, trace.About(), Decoding(block=2))
     assert len(seen) == 12
     for view in seen:
         assert view.reference is None and len(view.at[0]) == int(view.eligible.sum())
@@ -188,7 +184,18 @@ def test_a_path_without_states_has_an_order_only(four: dict[str, Any]) -> None:
 def again(one: trace.Trace) -> trace.Trace:
     """Through JSON and back; everything but rounding is the same."""
     back = from_json(json.loads(json.dumps(trace_file.as_json(one))))
-    for field in ("prompt", "target", "block", "labels", "grid", "problem", "regime", "denoiser", "end_ids", "mask_id"):
+    for field in (
+        "prompt",
+        "target",
+        "block",
+        "labels",
+        "grid",
+        "problem",
+        "decoding",
+        "denoiser",
+        "end_ids",
+        "mask_id",
+    ):
         assert getattr(back, field) == getattr(one, field)
     for path, other in zip(one.paths, back.paths, strict=True):
         assert (path.order, path.step, path.tokens, dict(path.others)) == (
@@ -197,7 +204,7 @@ def again(one: trace.Trace) -> trace.Trace:
             other.tokens,
             dict(other.others),
         )
-        assert other.path_logp == pytest.approx(path.path_logp, abs=1e-6)
+        assert other.total_logp == pytest.approx(path.total_logp, abs=1e-6)
         assert (path.candidates is None) == (other.candidates is None)
         if path.candidates is None or other.candidates is None:
             continue

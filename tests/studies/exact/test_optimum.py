@@ -9,7 +9,8 @@ import torch
 
 from support.denoisers import opinionated
 from unmask.decoding.loop import unmask
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.heuristics import confidence, gt_logp, left_to_right, margin
 from unmask.theory.enumerable import TableDenoiser, exact_conditionals
@@ -127,9 +128,9 @@ def test_values_of_schedulers_are_those_of_the_lattice_and_the_loop() -> None:
             ]
             value = float(policy_value(board, choice_logp(raw[name], tau)))
             assert value == pytest.approx(float(np.mean(apart)), abs=1e-6)
-        path = unmask(denoiser, scheduler, tokens.repeat(len(truths), 1), target=truths)
+        path = unmask(denoiser, scheduler, Canvas(tokens.repeat(len(truths), 1), target=truths), forced=True)
         greedy = float(policy_value(board, choice_logp(raw[name], 0.0)))
-        assert greedy == pytest.approx(float(path.path_logp.mean()), abs=1e-4)
+        assert greedy == pytest.approx(float(path.total_logp.mean()), abs=1e-4)
 
 
 def test_solve_chance_is_that_of_decoding() -> None:
@@ -146,9 +147,7 @@ def test_solve_chance_is_that_of_decoding() -> None:
     hardest = int(np.argmin(np.abs(np.array(chances) - 0.5)))
     assert 0.05 < chances[hardest] < 0.95
     tokens, truths = boards[hardest]
-    drawn = unmask(
-        denoiser, confidence, tokens.repeat(rows, 1), Regime(order_temperature=2.0), record=False, share=True
-    ).tokens
+    drawn = unmask(denoiser, confidence, tokens.repeat(rows, 1), Decoding(order_temperature=2.0), record=False).tokens
     share = float((drawn[:, None] == truths).all(2).any(1).double().mean())
     assert abs(share - chances[hardest]) < 4 * math.sqrt(chances[hardest] * (1 - chances[hardest]) / rows)
 

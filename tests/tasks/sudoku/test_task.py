@@ -10,8 +10,8 @@ import torch
 
 from support.denoisers import CountingTable
 from unmask.decoding.loop import unmask
-from unmask.decoding.protocols import Task
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Task
 from unmask.tasks.sudoku import canonical, canonical_puzzle, expert_order, is_solution, write_csv
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask, expert
@@ -28,7 +28,7 @@ def test_is_a_task(task: SudokuTask) -> None:
     assert is_solution(task.puzzles, task.solutions).all()
     canvas = task.canvas([4, 1])
     assert np.array_equal(canvas.tokens.numpy(), task.puzzles[[4, 1]])
-    assert np.array_equal(canvas.target.numpy(), task.solutions[[4, 1]])
+    assert np.array_equal(canvas.truth.numpy(), task.solutions[[4, 1]])
     assert canvas.region is not None
     assert canvas.region.all()  # blocks are cut out of the whole board, wherever its first blank stands
     assert task.draw(0, canvas.tokens[0]).count("\n") == 10
@@ -44,7 +44,7 @@ def test_a_file_gives_the_same_task(task: SudokuTask, tmp_path: Path) -> None:
 
 def test_the_verifier(task: SudokuTask) -> None:
     rows = [0, 1, 2, 3]
-    answer = task.canvas(rows).target.clone()
+    answer = task.canvas(rows).truth.clone()
     blanks = [np.flatnonzero(task.puzzles[row] == 0) for row in rows]
     clue = np.flatnonzero(task.puzzles[2])[0]
     answer[1, blanks[1][0]] = answer[1, blanks[1][0]] % 9 + 1  # a wrong cell
@@ -73,16 +73,15 @@ def test_the_expert_follows_its_order_in_a_batch_and_alone(task: SudokuTask, for
     target = canvas.target if forced else None
     expected = expert_order(task.puzzles[:4]).order
     assert len({(row >= 0).sum() for row in expected}) > 1
-    batch = unmask(denoiser, expert, canvas.tokens, target=target, region=canvas.region)
+    batch = unmask(denoiser, expert, Canvas(canvas.tokens, target=target, region=canvas.region), forced=True)
     assert np.array_equal(batch.order.numpy(), expected[:, : batch.order.shape[1]])
     for row in (0, 3):
         only = slice(row, row + 1)
         alone = unmask(
             denoiser,
             expert,
-            canvas.tokens[only],
-            target=None if target is None else target[only],
-            region=canvas.region[only],
+            Canvas(canvas.tokens[only], target=None if target is None else target[only], region=canvas.region[only]),
+            forced=True,
         )
         moves = alone.order.shape[1]
         assert torch.equal(alone.order[0], batch.order[row, :moves])
@@ -92,7 +91,9 @@ def test_the_expert_follows_its_order_in_a_batch_and_alone(task: SudokuTask, for
 def test_the_expert_within_blocks(task: SudokuTask) -> None:
     """In blocks of a row, the cells of each row of the board come in the expert's order."""
     canvas = task.canvas([0])
-    path = unmask(CountingTable(vocabulary=10, mask_id=0), expert, canvas.tokens, Regime(block=9), region=canvas.region)
+    path = unmask(
+        CountingTable(vocabulary=10, mask_id=0), expert, Canvas(canvas.tokens, region=canvas.region), Decoding(block=9)
+    )
     order = [cell for cell in expert_order(task.puzzles[:1]).order[0].tolist() if cell >= 0]
     assert path.order[0].tolist() == sorted(order, key=lambda cell: (cell // 9, order.index(cell)))
 
@@ -102,10 +103,10 @@ def test_data_is_a_function_of_seed_and_step() -> None:
     later = again(7, 8)  # asked out of order, and by another object
     first, seventh = data(0, 8), data(7, 8)
     assert torch.equal(seventh.tokens, later.tokens)
-    assert torch.equal(seventh.target, later.target)
+    assert torch.equal(seventh.truth, later.truth)
     assert not torch.equal(first.tokens, seventh.tokens)
     assert not torch.equal(SudokuData(size=4, puzzles=40, seed=2)(7, 8).tokens, seventh.tokens)
-    assert is_solution(seventh.tokens.numpy(), seventh.target.numpy()).all()
+    assert is_solution(seventh.tokens.numpy(), seventh.truth.numpy()).all()
 
 
 def test_an_epoch_sees_every_puzzle_once_and_the_next_one_under_other_symmetries() -> None:

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from support.commands import Call
-from unmask.decoding.loop import unmask_canvas
+from unmask.decoding.loop import unmask
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.presets import load_preset
@@ -79,7 +79,7 @@ def test_a_policys_scores_are_what_the_counter_counts(kind: str, n_layers: int) 
     assert isinstance(denoiser, Transformer)
     config = fitted(PolicyConfig(kind=kind, width=12, n_layers=n_layers, n_heads=2), denoiser, "sudoku-4x4")
     policy, canvas = OrderPolicy(config), BOARDS(0, 3)
-    path = unmask_canvas(denoiser, policy, canvas, forced=True, observe=policy.observe)
+    path = unmask(denoiser, policy, canvas, forced=True, observe=policy.observe)
     assert path.states is not None
     seen = {name: value[:5] for name, value in path.states.observed.items()}
     # In training: a TransformerEncoder's fast path in evaluation is one operator that the counter does not know.
@@ -129,7 +129,7 @@ def test_kept_states_take_the_bytes_that_are_planned() -> None:
     work = Work(16, tuple((canvas.tokens == 0).sum(1).tolist()), prompts=4)
     for kind in ("mlp", "grid", "hidden"):
         policy = OrderPolicy(fitted(PolicyConfig(kind=kind, width=4), denoiser, "x"))
-        states = unmask_canvas(denoiser, policy, canvas, forced=True, observe=policy.observe).states
+        states = unmask(denoiser, policy, canvas, forced=True, observe=policy.observe).states
         assert states is not None
         fields = [v for v in vars(states).values() if isinstance(v, torch.Tensor)] + list(states.observed.values())
         kept = sum(tensor.numel() * tensor.element_size() for tensor in fields)

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from support.denoisers import text_denoiser
-from unmask.decoding.loop import path_logp
+from unmask.decoding.loop import trajectory_logp
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.run import Run
@@ -61,7 +61,7 @@ def test_the_share_of_hidden_positions_is_t() -> None:
     assert abs(spread.mean().item()) < 0.1 and abs(spread.std().item() - 1) < 0.1
     assert stats.chisquare(pattern.sum(0).numpy()).pvalue > 1e-3  # no position is favoured
     # One t per row: the number hidden is uniform over 0 … n, and the rows that would hide nothing hide one.
-    few = Canvas(tokens=canvas.tokens[:, :4], target=canvas.target[:, :4])
+    few = Canvas(tokens=canvas.tokens[:, :4], target=canvas.truth[:, :4])
     counts = torch.bincount(random_pattern(few, MASK, seed=0, step=1)[0].sum(1), minlength=5).numpy()
     assert counts[0] == 0
     assert stats.chisquare(counts[1:], [3000 * 2 / 5, *[3000 / 5] * 3]).pvalue > 1e-3
@@ -70,7 +70,7 @@ def test_the_share_of_hidden_positions_is_t() -> None:
 def by_hand(denoiser: Transformer, canvas: Canvas, pattern: Tensor) -> list[list[float]]:
     """−log p of the hidden tokens, row by row in float64."""
     losses = []
-    for target, hidden in zip(canvas.target.tolist(), pattern.tolist(), strict=True):
+    for target, hidden in zip(canvas.truth.tolist(), pattern.tolist(), strict=True):
         tokens = [MASK if h else t for t, h in zip(target, hidden, strict=True)]
         logits = denoiser.logits(denoiser.hidden(torch.tensor([tokens]))[0]).double()
         logp = logits - logits.exp().sum(1, keepdim=True).log()
@@ -84,7 +84,7 @@ def test_the_loss_is_the_mean_over_hidden_tokens() -> None:
     losses = by_hand(denoiser, canvas, pattern)
     loss, hit = masked_loss(denoiser, canvas, Masks(pattern, pattern))
     assert loss.item() == pytest.approx(sum(map(sum, losses)) / int(pattern.sum()), rel=1e-4)
-    tokens = canvas.target.masked_fill(pattern, MASK)
+    tokens = canvas.truth.masked_fill(pattern, MASK)
     guess = denoiser.logits(denoiser.hidden(tokens)).argmax(-1)
     assert hit.item() == pytest.approx((guess == canvas.target)[pattern].float().mean().item())
     weight = torch.arange(1.0, 7.0)[:, None]
@@ -98,7 +98,7 @@ def test_padding_costs_nothing() -> None:
     pattern, _ = random_pattern(canvas, MASK, seed=1, step=0)
     pad = torch.zeros(4, 3, dtype=torch.long)
     wide = Canvas(
-        *(torch.cat([pad, x], 1) for x in (canvas.tokens, canvas.target)), attention=torch.arange(12).expand(4, -1) > 2
+        *(torch.cat([pad, x], 1) for x in (canvas.tokens, canvas.truth)), attention=torch.arange(12).expand(4, -1) > 2
     )
     shifted = torch.cat([pad.bool(), pattern], 1)
     loss, _ = masked_loss(denoiser, wide, Masks(shifted, shifted))
@@ -119,7 +119,7 @@ def test_the_elbo_is_the_mean_over_orders(n: int) -> None:
             loss, _ = masked_loss(denoiser, canvas, Masks(pattern, pattern, elbo_weight(answer, pattern)))
             total += probability * loss.item() * n  # the loss is per position of the answer
     orders = torch.tensor(list(itertools.permutations(range(given, 5))))
-    exact = path_logp(denoiser, target.expand(len(orders), -1), orders).sum(1)
+    exact = trajectory_logp(denoiser, target.expand(len(orders), -1), orders).sum(1)
     assert total == pytest.approx(-exact.mean().item(), rel=1e-4)
 
 

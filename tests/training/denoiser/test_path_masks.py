@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
-from unmask.decoding.rows import Regime
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.runs.run import Run
@@ -34,9 +34,9 @@ def setting(**options: object) -> tuple[Transformer, Canvas, PathMasks]:
 
 def test_a_walk_is_the_path_of_teacher_forcing() -> None:
     denoiser, canvas, masks = setting()
-    path = unmask(denoiser, confidence, canvas.tokens, target=canvas.target)
+    path = unmask(denoiser, confidence, Canvas(canvas.tokens, target=canvas.target), forced=True)
     assert torch.equal(masks.when(0), path.rank)
-    blocks = walk(denoiser, confidence, canvas, regime=Regime(steps=3))
+    blocks = walk(denoiser, confidence, canvas, decoding=Decoding(steps=3))
     assert int(blocks.max()) == 2 and torch.equal(blocks >= 0, canvas.tokens == 0)
 
 
@@ -61,8 +61,8 @@ def test_hidden_cells_are_those_the_order_has_not_reached() -> None:
 def test_the_loss_estimates_the_likelihood_along_the_order() -> None:
     """Over many draws, the mean loss is −R(x, σ̂) per hidden cell (Eq. second_stage_loss)."""
     denoiser, canvas, masks = setting()
-    path = unmask(denoiser, confidence, canvas.tokens, target=canvas.target)
-    exact = -path.path_logp.sum().item() / int((canvas.tokens == 0).sum())
+    path = unmask(denoiser, confidence, Canvas(canvas.tokens, target=canvas.target), forced=True)
+    exact = -path.total_logp.sum().item() / int((canvas.tokens == 0).sum())
     with torch.no_grad():
         losses = [
             masked_loss(denoiser, shown := masks(step, 6), masks.masks(shown, step), (0,))[0].item()

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from unmask.decoding.plackett_luce import plackett_luce_logp
+from unmask.decoding.sampling import plackett_luce_logp
 from unmask.training.policy import advantages as grpo
 from unmask.training.policy.rewards import timeline, to_go
 

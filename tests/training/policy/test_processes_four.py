@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from support.processes import together
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, evaluate
 from unmask.runs.processes import launched
@@ -113,8 +113,8 @@ def evaluated(limit: int) -> Report:
     denoiser = load_denoiser("sudoku-4x4-imperfect")
     orders = {name: load_scheduler(name, denoiser, "sudoku-4x4-imperfect") for name in ("random", "confidence", "sas")}
     problems = SudokuTask.generated(limit, 4, "5-7", "test", 0)
-    regimes = {"sequential": Regime(), "3 steps": Regime(steps=3)}
-    return evaluate(problems, denoiser, orders, regimes, batch=4, together=launched())
+    decodings = {"sequential": Decoding(), "3 steps": Decoding(steps=3)}
+    return evaluate(problems, denoiser, orders, decodings, batch=4, together=launched())
 
 
 @pytest.mark.parametrize("limit", [13, 3])

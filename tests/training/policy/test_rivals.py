@@ -10,9 +10,9 @@ import torch
 
 from support.denoisers import Fixed, view_of
 from support.trainings import DATA, TRAINING, small
+from unmask.decoding.options import Decoding
 from unmask.decoding.paces import bernoulli
-from unmask.decoding.protocols import Path
-from unmask.decoding.rows import Regime
+from unmask.decoding.protocols import Canvas, Trajectory
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.posterior import Posterior
@@ -107,17 +107,16 @@ def test_a_block_is_drawn_by_plackett_luce() -> None:
     training = config(budget=3, group=1)
     seeds = torch.arange(4)
     path = unmask(
-        denoiser,  # pyright: ignore
+        denoiser,
         policy,
-        canvas.tokens,
-        Regime(steps=3, order_temperature=1.0),
-        target=canvas.target,
-        seeds=seeds,
+        Canvas(canvas.tokens, target=canvas.target, seeds=seeds),
+        Decoding(steps=3, order_temperature=1.0),
+        forced=True,
     )
     rollout = collect(denoiser, policy, canvas, training, seeds)  # pyright: ignore
     # Forced decisions are left out of the rollout; their log-probability is 0.
     assert rollout.old_logv.sum().item() == pytest.approx(path.order_logp.sum().item(), abs=1e-4)
-    assert rollout.totals["return"][0] == pytest.approx(path.path_logp.sum().item(), abs=1e-3)
+    assert rollout.totals["return"][0] == pytest.approx(path.total_logp.sum().item(), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["parallel", "upo", "where to unmask", "jazbec"])
@@ -190,7 +189,7 @@ def test_the_posterior_starts_as_the_policy_and_sees_the_truth() -> None:
 
 def test_speed_pays_for_fewer_steps() -> None:
     fields: dict[str, Any] = {name: torch.zeros(3, 4) for name in ("logp", "order_logp", "score")}
-    path = Path(
+    path = Trajectory(
         tokens=torch.tensor([[1, 2, 3, 4]] * 3),
         order=torch.arange(4).expand(3, 4),
         step=torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 2, 3]]),
@@ -214,7 +213,7 @@ def test_a_judge_knows_other_right_answers() -> None:
     asked: list[torch.Tensor] = []
 
     def judge(target: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        assert torch.equal(target, canvas.repeated(3).target)
+        assert torch.equal(target, canvas.repeated(3).truth)
         asked.append(tokens)
         return torch.arange(len(tokens)) % 3 == 0
 
@@ -227,7 +226,7 @@ def test_a_judge_knows_other_right_answers() -> None:
     free, forced = asked
     hidden = canvas.repeated(3).tokens == 0
     assert not (free == 0).any() and torch.equal(free[~hidden], canvas.repeated(3).tokens[~hidden])
-    assert torch.equal(forced[~hidden], canvas.repeated(3).target[~hidden])
+    assert torch.equal(forced[~hidden], canvas.repeated(3).truth[~hidden])
 
 
 def test_what_a_position_costs_when_all_others_are_known() -> None:
@@ -241,11 +240,11 @@ def test_what_a_position_costs_when_all_others_are_known() -> None:
     asked = (canvas.tokens == 0) & candidates
     assert not found[~asked].any()
     for row, place in torch.nonzero(asked).tolist():
-        tokens = torch.where(candidates[row], canvas.target[row], canvas.tokens[row])
+        tokens = torch.where(candidates[row], canvas.truth[row], canvas.tokens[row])
         tokens[place] = 0
         logits = denoiser.logits(denoiser.hidden(tokens[None]))[0, place].float()
         logits[0] = -torch.inf
-        expected = logits.log_softmax(0)[canvas.target[row, place]]
+        expected = logits.log_softmax(0)[canvas.truth[row, place]]
         assert found[row, place].item() == pytest.approx(expected.item(), abs=1e-5)
 
 

@@ -1,7 +1,7 @@
-"""lm-eval's model class: any denoiser, any order, any regime, in EleutherAI's evaluation harness.
+"""lm-eval's model class: any denoiser, any order, any decoding, in EleutherAI's evaluation harness.
 
     from lm_eval import simple_evaluate
-    simple_evaluate(model=UnmaskLM("GSAI-ML/LLaDA-8B-Instruct", Decoding(length=256, block=32)), tasks=["gsm8k"])
+    simple_evaluate(model=UnmaskLM("GSAI-ML/LLaDA-8B-Instruct", LmDecoding(length=256, block=32)), tasks=["gsm8k"])
 
     python -m unmask.evaluation.lm_eval.model --model unmask --model_args denoiser=…,length=256,block=32 --tasks gsm8k
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,12 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
-from unmask.decoding.paces import load_pace
-from unmask.decoding.rows import Regime
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.placement import placed
 from unmask.evaluation.lm_eval.options import Opened, batch_of, cut, decoding_of, fitting, generation_of, parts
 from unmask.evaluation.lm_eval.samples import SampleLog, key_of
-from unmask.evaluation.lm_eval.settings import Decoding
-from unmask.generation.generate import Generation, generate
+from unmask.evaluation.lm_eval.settings import LmDecoding
+from unmask.generation.generate import Generation, Watch, generate
 from unmask.generation.likelihood import Scored, monte_carlo_likelihood, path_likelihood
 from unmask.generation.text_canvas import load_tokenizer
 from unmask.runs.processes import Together
@@ -40,7 +38,7 @@ from unmask.schedulers.loading import load_scheduler
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OnSample = Callable[[int, int], None]
-OnGeneration = Callable[[Instance, Decoding, Generation], None]
+OnGeneration = Callable[[Instance, LmDecoding, Generation], None]
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class _Job:
 
 class UnmaskLM(LM):
     """A denoiser in lm-eval. ``denoiser`` and ``tokenizer`` are names, folders or objects; other arguments fill
-    :class:`Decoding`.
+    :class:`LmDecoding`.
 
     ``log`` is the file of finished samples. ``on_sample`` is told (finished, of how many) after every batch. While there is an
     ``on_generation``, requests are decoded one by one with all their states, and it is told of each. ``together`` are the
@@ -87,7 +85,7 @@ class UnmaskLM(LM):
     def __init__(
         self,
         denoiser: Any,
-        decoding: Decoding | None = None,
+        decoding: LmDecoding | None = None,
         *,
         tokenizer: Any = None,
         batch_size: int | str | None = 8,
@@ -114,7 +112,6 @@ class UnmaskLM(LM):
         self.tokenizer = Opened(load_tokenizer(named) if isinstance(named, str | Path) else named)
         self._tokenizer_name = str(named) if isinstance(named, str | Path) else type(named).__name__
         self.scheduler = load_scheduler(self.decoding.scheduler, self.denoiser, self.name)
-        self.pace = load_pace(self.decoding.pace)
         longest = getattr(getattr(self.denoiser, "config", None), "max_length", None)
         self.max_length = max_length or longest or 4096
         self.settings = {"denoiser": self.name, "dtype": dtype, "max_length": self.max_length}
@@ -156,7 +153,7 @@ class UnmaskLM(LM):
         # Neighbours of one length are padded least; which they are changes no row.
         jobs.sort(key=lambda job: -len(job.request.args[0]))
         mine = self._mine(jobs)
-        groups: dict[Decoding, list[_Job]] = {}
+        groups: dict[LmDecoding, list[_Job]] = {}
         for job in mine:
             groups.setdefault(wanted[job.place][0], []).append(job)
         for decoding, group in groups.items():
@@ -190,28 +187,26 @@ class UnmaskLM(LM):
             )
         return [logp for logp, _ in self._scored("loglikelihood_rolling", requests, windows)]
 
-    def _generate(self, decoding: Decoding, part: Sequence[_Job]) -> list[dict[str, Any]]:
-        skipped = {"length", "scheduler", "pace", "likelihood", "samples", "greedy", "seed", "steps"}
-        options = {field.name: getattr(decoding, field.name) for field in fields(decoding) if field.name not in skipped}
+    def _generate(self, decoding: LmDecoding, part: Sequence[_Job]) -> list[dict[str, Any]]:
         began = time.perf_counter()
         done = generate(
             self.denoiser,
             self.tokenizer,
             [job.request.args[0] for job in part],
+            self.scheduler,
+            decoding.loop(),
             length=decoding.length,
-            steps=decoding.steps,
-            scheduler=self.scheduler,
-            pace=self.pace,
             seeds=[job.seed for job in part],
-            record=self.on_generation is not None,
-            **options,
+            watch=Watch(record=self.on_generation is not None),
         )
         if self.on_generation is not None:
             self.on_generation(part[0].request, decoding, done)
         seconds = (time.perf_counter() - began) / len(part)
-        reveals = done.path.reveals.tolist()
-        steps = [int(row.max()) + 1 if n else 0 for row, n in zip(done.path.step, reveals, strict=True)]
-        each = done.path.denoiser_calls / max(1, sum(steps))  # 1, or 2 under guidance, or what a scheduler tries ahead
+        reveals = done.trajectory.reveals.tolist()
+        steps = [int(row.max()) + 1 if n else 0 for row, n in zip(done.trajectory.step, reveals, strict=True)]
+        each = done.trajectory.denoiser_calls / max(
+            1, sum(steps)
+        )  # 1, or 2 under guidance, or what a scheduler tries ahead
         return [
             {"text": text, "reveals": n, "steps": s, "denoiser_calls": round(each * s, 3), "seconds": round(seconds, 4)}
             for text, n, s in zip(done.texts, reveals, steps, strict=True)
@@ -266,14 +261,13 @@ class UnmaskLM(LM):
         for n, answer in enumerate(answers):
             alike.setdefault(len(answer) if d.steps is not None else 0, []).append(n)
         for length, rows in alike.items():
-            regime = Regime(d.block, d.steps_for(length), self.pace, d.order_temperature)
+            decoding = replace(d.loop(), steps=d.steps_for(length))
             exact = path_likelihood(
                 self.denoiser,
                 self.scheduler,
                 [prompts[n] for n in rows],
                 [answers[n] for n in rows],
-                regime,
-                d.guidance,
+                decoding,
                 [seeds[n] for n in rows],
             )
             calls += exact.denoiser_calls

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from unmask.evaluation.lm_eval.settings import Decoding
+from unmask.evaluation.lm_eval.settings import LmDecoding
 from unmask.generation.text_canvas import Tokenizer
 from unmask.runs.names import did_you_mean
 
@@ -35,9 +35,9 @@ class Opened:
         return getattr(self.inner, name)
 
 
-def decoding_of(decoding: Decoding | None, options: dict[str, Any]) -> Decoding:
+def decoding_of(decoding: LmDecoding | None, options: dict[str, Any]) -> LmDecoding:
     """``decoding`` with lm-eval's ``model_args`` over it, which come as text, numbers or booleans."""
-    known = {field.name: field for field in fields(Decoding)}
+    known = {field.name: field for field in fields(LmDecoding)}
     for name in options:
         if name not in known:
             raise ValueError(
@@ -58,7 +58,7 @@ def decoding_of(decoding: Decoding | None, options: dict[str, Any]) -> Decoding:
         if not right:
             raise ValueError(f"{name}: expected {kind}, got {value!r}")
         given[name] = value
-    return replace(decoding or Decoding(), **given)
+    return replace(decoding or LmDecoding(), **given)
 
 
 def batch_of(size: int | str | None) -> int:
@@ -71,7 +71,7 @@ def batch_of(size: int | str | None) -> int:
     return number
 
 
-def generation_of(options: dict[str, Any], decoding: Decoding) -> tuple[Decoding, list[str]]:
+def generation_of(options: dict[str, Any], decoding: LmDecoding) -> tuple[LmDecoding, list[str]]:
     """The decoding of one request, and the strings that end it."""
     for name in options:
         if name not in KNOWN:

@@ -20,10 +20,9 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 
-from unmask.decoding.rows import Regime
 from unmask.evaluation.lm_eval.model import Answered, OnGeneration, OnSample, UnmaskLM
 from unmask.evaluation.lm_eval.samples import collected, shared
-from unmask.evaluation.lm_eval.settings import Decoding, LmEval
+from unmask.evaluation.lm_eval.settings import LmDecoding, LmEval
 from unmask.evaluation.lm_eval.tasks import MAIN_METRIC, load_task
 from unmask.evaluation.statistics import wilson
 from unmask.generation.generate import Generation
@@ -144,10 +143,10 @@ def _tracing(model: UnmaskLM, count: int, folder: Path) -> OnGeneration:
     labels = Pieces(model.tokenizer)
     folder.mkdir(exist_ok=True)
 
-    def write_one(request: Instance, decoding: Decoding, done: Generation) -> None:
-        regime, orders = Regime(decoding.block, decoding.steps), {decoding.scheduler: done.path}
+    def write_one(request: Instance, decoding: LmDecoding, done: Generation) -> None:
+        orders = {decoding.scheduler: done.trajectory}
         problem = f"{request.task_name}, problem {request.doc_id}"
-        recorded = of_texts(model.denoiser, labels, done.canvas, orders, model.name, regime, [problem])
+        recorded = of_texts(model.denoiser, labels, done.canvas, orders, model.name, decoding.loop(), [problem])
         trace.write(recorded[0], folder / f"{request.doc_id:05d}-{request.idx}.json")
         if sum(1 for _ in folder.glob("*.json")) >= count:
             model.on_generation = None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
-from unmask.generation.generate import FLOOR
+from unmask.decoding.options import Decoding
 
 Likelihood = Literal["path", "monte_carlo"]
 
 
 @dataclass(frozen=True)
-class Decoding:
+class LmDecoding:
     """How to decode and to score: L–B–T, the order, end tokens, guidance, caches; ``likelihood`` and its Monte-Carlo ``samples``.
 
     ``length`` is the default: a request that names ``max_gen_toks`` gets that many, and ``steps`` in proportion. ``greedy``: in a
@@ -27,7 +27,7 @@ class Decoding:
     token_temperature: float = 0.0
     top_p: float = 1.0
     ends: str = "allow"
-    end_floor: float = FLOOR
+    end_floor: float = 0.4
     min_length: int = 0
     guidance: float = 0.0
     cache: str = "none"
@@ -45,6 +45,11 @@ class Decoding:
             raise ValueError(f"likelihood must be one of {', '.join(get_args(Likelihood))}, got {self.likelihood!r}")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
+
+    def loop(self) -> Decoding:
+        """The options of the loop among these."""
+        names = {field.name for field in fields(Decoding)} & {field.name for field in fields(self)}
+        return Decoding(**{name: getattr(self, name) for name in names})
 
     def steps_for(self, length: int) -> int | None:
         """The step budget of another length at the same number of tokens per step; at least a step per block."""
@@ -69,7 +74,7 @@ class LmEval:
     shots: int | None = None
     chat: bool = False
     multiturn: bool = False
-    decoding: Decoding = field(default_factory=Decoding)
+    decoding: LmDecoding = field(default_factory=LmDecoding)
     data: str = ""
     limit: int | None = None
     traces: int = 0

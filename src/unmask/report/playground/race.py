@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from unmask.decoding.loop import Step, unmask
-from unmask.decoding.protocols import Canvas, Denoiser, Path, Scheduler
+from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Trajectory
 from unmask.denoisers.loading import load_denoiser
 from unmask.report.playground.puzzles import Puzzle
 from unmask.report.traces import record as trace
@@ -66,7 +66,7 @@ class Verdict:
     solved: bool
     wrong: int
     first_wrong: int | None
-    path_logp: float
+    trajectory_logp: float
     denoiser_calls: int
 
 
@@ -167,7 +167,7 @@ class _Runner(threading.Thread):
         self.over, self.stop = over, stop
         self.watched = Watched(name, schedulers)
         self.told: queue.Queue[Reveal | Verdict | Exception] = queue.Queue(maxsize=1)
-        self.path: Path | None = None
+        self.path: Trajectory | None = None
         self.nth = 0
 
     def next(self, deadline: float) -> Reveal | Verdict:
@@ -190,10 +190,12 @@ class _Runner(threading.Thread):
             path = unmask(
                 self.denoiser,
                 self.watched,
-                self.canvas.tokens,
-                reference=self.canvas.target,
-                region=self.canvas.region,
-                seeds=torch.tensor([self.seed]),
+                Canvas(
+                    self.canvas.tokens,
+                    target=self.canvas.target,
+                    region=self.canvas.region,
+                    seeds=torch.tensor([self.seed]),
+                ),
                 observe=self.watched.observe,
                 on_step=self._on_step,
             )
@@ -210,16 +212,16 @@ class _Runner(threading.Thread):
     def _on_step(self, step: Step) -> None:
         for cell in torch.nonzero(step.revealed[0])[:, 0].tolist():
             digit = int(step.tokens[0, cell])
-            right = digit == int(self.canvas.target[0, cell])
+            right = digit == int(self.canvas.truth[0, cell])
             p = float(step.view.confidence[0, cell].exp())
             self._tell(Reveal(self.name, self.nth, cell, digit, p, right))
             self.nth += 1
 
-    def _verdict(self, path: Path) -> Verdict:
-        wrong = path.tokens[0] != self.canvas.target[0]
+    def _verdict(self, path: Trajectory) -> Verdict:
+        wrong = path.tokens[0] != self.canvas.truth[0]
         first = next((k for k, cell in enumerate(path.order[0].tolist()) if cell >= 0 and wrong[cell]), None)
         number = int(wrong.sum())
-        return Verdict(self.name, number == 0, number, first, path.path_logp[0].item(), path.denoiser_calls)
+        return Verdict(self.name, number == 0, number, first, path.total_logp[0].item(), path.denoiser_calls)
 
     def _tell(self, told: Reveal | Verdict | Exception) -> None:
         while not self._ended():

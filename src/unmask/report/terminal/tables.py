@@ -13,19 +13,19 @@ from unmask.tasks.sudoku.techniques import TECHNIQUES
 
 def comparison(report: Report) -> Table:
     """The headline: a row per scheduler, accuracy with its interval, the comparison with the baseline."""
-    several = len({row.regime for row in report.rows}) > 1
+    several = len({row.decoding for row in report.rows}) > 1
     title = f"{report.denoiser} on {report.source}, n = {report.n}, 95 % intervals"
     table = Table(title=title, title_justify="left", caption_justify="left")
     table.add_column("order", no_wrap=True)
     if several:
-        table.add_column("regime")
+        table.add_column("decoding")
     for name in ("solved %", "cells %", "path NLL", "calls", "ms"):
         table.add_column(name, justify="right", no_wrap=True)
     versus = next((row.versus for row in report.rows if row.versus), None)
     if versus:
         table.add_column(f"against {versus.baseline}", justify="right")
     for row in report.rows:
-        cells = [row.scheduler] + ([row.regime] if several else [])
+        cells = [row.scheduler] + ([row.decoding] if several else [])
         cells += [
             percent(row.exact, row.exact_low, row.exact_high),
             f"{100 * row.cell:.2f}",
@@ -39,18 +39,18 @@ def comparison(report: Report) -> Table:
 
 def strata(report: Report) -> Table:
     """Accuracy by difficulty, the easiest first."""
-    several = len({row.regime for row in report.rows}) > 1
+    several = len({row.decoding for row in report.rows}) > 1
     known = ("full", *TECHNIQUES)
     labels = sorted(report.rows[0].strata, key=lambda label: known.index(label) if label in known else len(known))
     what = "the hardest technique needed" if report.task == "sudoku" else "difficulty"
     table = Table(title=f"solved % by {what}", title_justify="left")
     table.add_column("order", no_wrap=True)
     if several:
-        table.add_column("regime")
+        table.add_column("decoding")
     for label in labels:
         table.add_column(f"{label} (n = {report.rows[0].strata[label].n})", justify="right")
     for row in report.rows:
-        cells = [row.scheduler] + ([row.regime] if several else [])
+        cells = [row.scheduler] + ([row.decoding] if several else [])
         table.add_row(*cells, *(f"{100 * row.strata[label].exact:.1f}" for label in labels))
     return table
 

@@ -59,7 +59,7 @@ class TracedPath:
     order: tuple[int, ...]
     step: tuple[int, ...]
     logp: tuple[float, ...]
-    path_logp: float
+    total_logp: float
     denoiser_calls: int
     candidates: Candidates | None = None
     others: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Trace:
     task: str
     problem: str
     denoiser: str
-    regime: str
+    decoding: str
     grid: Grid | None
     prompt: tuple[int, ...]
     target: tuple[int, ...] | None
@@ -128,7 +128,7 @@ def as_json(trace: Trace) -> dict[str, Any]:
         "task": trace.task,
         "problem": trace.problem,
         "denoiser": trace.denoiser,
-        "regime": trace.regime,
+        "decoding": trace.decoding,
         "grid": shape and {"size": shape.size, "box_rows": shape.box_rows, "box_cols": shape.box_cols},
         "prompt": list(trace.prompt),
         "target": None if trace.target is None else list(trace.target),
@@ -148,7 +148,7 @@ def _path_json(trace: Trace, path: TracedPath) -> dict[str, Any]:
         "order": list(path.order),
         "step": list(path.step),
         "logp": [round(value, 6) for value in path.logp],
-        "path_logp": round(path.path_logp, 6),
+        "total_logp": round(path.total_logp, 6),
         "denoiser_calls": path.denoiser_calls,
         "first_wrong": trace.first_wrong(path),
         "others": {name: list(positions) for name, positions in path.others.items()},

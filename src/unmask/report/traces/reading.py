@@ -24,11 +24,11 @@ from unmask.tasks.sudoku.grid import BOXES, Grid, grid
 MOST_BITS = 2**27  # steps × positions
 MOST_ALTERNATIVES = 32
 TRACE_KEYS = (
-    *("format", "version", "kind", "task", "problem", "denoiser", "regime", "grid"),
+    *("format", "version", "kind", "task", "problem", "denoiser", "decoding", "grid"),
     *("prompt", "target", "mask_id", "end_ids", "block", "labels", "paths"),
 )
 PATH_KEYS = (
-    *("scheduler", "tokens", "order", "step", "logp", "path_logp"),
+    *("scheduler", "tokens", "order", "step", "logp", "total_logp"),
     *("denoiser_calls", "first_wrong", "others", "candidates"),
 )
 
@@ -98,7 +98,7 @@ def from_json(value: Any) -> Trace:
         task=_text(value["task"], "task"),
         problem=_text(value["problem"], "problem"),
         denoiser=_text(value["denoiser"], "denoiser"),
-        regime=_text(value["regime"], "regime"),
+        decoding=_text(value["decoding"], "decoding"),
         grid=_grid(value, length),
         prompt=prompt,
         target=target,
@@ -149,7 +149,7 @@ def _path(value: Any, place: str, prompt: tuple[int, ...], labels: dict[int, str
         order=order,
         step=step,
         logp=tuple(_number(p, f"{place}, logp") for p in logp),
-        path_logp=_number(value["path_logp"], f"{place}, path_logp"),
+        total_logp=_number(value["total_logp"], f"{place}, total_logp"),
         denoiser_calls=_whole(value["denoiser_calls"], f"{place}, denoiser_calls", 0, 2**53),
         candidates=found,
         others={n: _ids(others[n], f"{place}, others, {_short(n)}", steps, high=length) for n in others},

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.decoding.loop import unmask_canvas
-from unmask.decoding.protocols import Canvas, Denoiser, Path, Scheduler
-from unmask.decoding.rows import Regime
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Trajectory
 from unmask.report.terminal import tables as terminal
 from unmask.report.traces.format import Candidates, Trace, TracedPath, write
 from unmask.report.traces.reading import read
@@ -53,12 +53,12 @@ class About:
     denoiser: str = "denoiser"
     labels: Callable[[int], str] = str
     grid: Grid | None = None
-    regime: str = ""
+    decoding: str = ""
 
 
-def about_boards(size: int, denoiser: str, regime: str = "") -> About:
+def about_boards(size: int, denoiser: str, decoding: str = "") -> About:
     """For Sudoku: a token is its digit, a blank has no text."""
-    return About("sudoku", denoiser, lambda token: str(token) if token else "", grid(size), regime)
+    return About("sudoku", denoiser, lambda token: str(token) if token else "", grid(size), decoding)
 
 
 def record(
@@ -66,7 +66,7 @@ def record(
     schedulers: Mapping[str, Scheduler],
     canvas: Canvas,
     about: About,
-    regime: Regime = Regime(),  # noqa: B008
+    decoding: Decoding = Decoding(),  # noqa: B008
     *,
     problems: Sequence[str] | None = None,
     seeds: Int[Tensor, "B"] | None = None,
@@ -87,20 +87,20 @@ def record(
         one = canvas.rows(slice(row, row + 1))
         seed = None if seeds is None else seeds[row : row + 1]
         paths = {
-            name: watched_path(denoiser, name, schedulers, one, regime, seed, alternatives, truth)
+            name: watched_path(denoiser, name, schedulers, one, decoding, seed, alternatives, truth)
             for name in schedulers
         }
         problem = problems[row] if problems else f"problem {row + 1}"
-        traces.append(of(denoiser, paths, one, about, regime, problem=problem, truth=truth))
+        traces.append(of(denoiser, paths, one, about, decoding, problem=problem, truth=truth))
     return traces
 
 
 def of(
     denoiser: Denoiser,
-    paths: Mapping[str, Path],
+    paths: Mapping[str, Trajectory],
     canvas: Canvas,
     about: About,
-    regime: Regime = Regime(),  # noqa: B008
+    decoding: Decoding = Decoding(),  # noqa: B008
     *,
     row: int = 0,
     problem: str = "",
@@ -113,7 +113,7 @@ def of(
     """
     canvas, paths = canvas.to("cpu"), {name: _on_cpu(path) for name, path in paths.items()}
     real = torch.ones_like(canvas.tokens[row]).bool() if canvas.attention is None else canvas.attention[row]
-    prompt, target = canvas.tokens[row][real], canvas.target[row][real]
+    prompt, target = canvas.tokens[row][real], canvas.truth[row][real]
     traced = tuple(_traced(name, path, paths, row, real, truth) for name, path in paths.items())
     ids = {denoiser.mask_id, *denoiser.end_ids, *prompt.tolist(), *(target.tolist() if truth else [])}
     for path in traced:
@@ -122,22 +122,22 @@ def of(
         task=about.task,
         problem=problem or f"problem {row + 1}",
         denoiser=about.denoiser,
-        regime=about.regime or regime_name(regime),
+        decoding=about.decoding or decoding_name(decoding),
         grid=about.grid,
         prompt=tuple(prompt.tolist()),
         target=tuple(target.tolist()) if truth else None,
         mask_id=denoiser.mask_id,
         end_ids=tuple(denoiser.end_ids),
-        block=_blocks(denoiser, canvas, regime, row, real),
+        block=_blocks(denoiser, canvas, decoding, row, real),
         labels={token: about.labels(token) for token in sorted(ids)},
         paths=traced,
     )
 
 
-def regime_name(regime: Regime, pace: str = "top") -> str:
-    """In words, as far as the regime's numbers say, and the name of its pace."""
-    parts = [f"blocks of {regime.block}"] if regime.block else []
-    parts += [f"{regime.steps} steps"] if regime.steps else []
+def decoding_name(decoding: Decoding, pace: str = "top") -> str:
+    """In words, as far as the decoding's numbers say, and the name of its pace."""
+    parts = [f"blocks of {decoding.block}"] if decoding.block else []
+    parts += [f"{decoding.steps} steps"] if decoding.steps else []
     return ", ".join([*(parts or ["any order"]), *([pace] if pace != "top" else [])])
 
 
@@ -148,7 +148,7 @@ def html(traces: Trace | Sequence[Trace], height: int = 760) -> str:
     return f'<iframe title="The order of thought" style="{style}" srcdoc="{escape(page)}"></iframe>'
 
 
-def path_html(path: Path, rows: int = 4) -> str:
+def path_html(path: Trajectory, rows: int = 4) -> str:
     """The first rows of a path, coloured from the first reveal (blue) to the last (red): what a notebook shows of it."""
     drawn = [
         _row_html(path.tokens[row].tolist(), path.rank[row].tolist()) for row in range(min(rows, len(path.tokens)))
@@ -187,21 +187,22 @@ def watched_path(
     name: str,
     schedulers: Mapping[str, Scheduler],
     canvas: Canvas,
-    regime: Regime = Regime(),  # noqa: B008
+    decoding: Decoding = Decoding(),  # noqa: B008
     seeds: Int[Tensor, "B"] | None = None,
     alternatives: int = ALTERNATIVES,
     truth: bool = True,
-) -> Path:
+) -> Trajectory:
     """The path of one of ``schedulers``, with what the others would have done in its states: what :func:`of` makes a trace of.
 
     Its calls are its own: what the other schedulers asked of the denoiser is not charged to it.
     """
     watched = Watched(name, schedulers, alternatives)
-    path = unmask_canvas(denoiser, watched, canvas, regime, priced=truth, seeds=seeds, observe=watched.observe)
+    shown = canvas.seeded(seeds) if truth else canvas.seeded(seeds).without_target()
+    path = unmask(denoiser, watched, shown, decoding, observe=watched.observe)
     return replace(path, denoiser_calls=path.denoiser_calls - watched.foreign_calls)
 
 
-def _on_cpu(path: Path) -> Path:
+def _on_cpu(path: Trajectory) -> Trajectory:
     def moved(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: moved(item) for key, item in value.items()}
@@ -211,7 +212,9 @@ def _on_cpu(path: Path) -> Path:
     return replace(path, **{**moved(vars(path)), "states": states})
 
 
-def _traced(name: str, path: Path, paths: Mapping[str, Path], row: int, real: Tensor, truth: bool) -> TracedPath:
+def _traced(
+    name: str, path: Trajectory, paths: Mapping[str, Trajectory], row: int, real: Tensor, truth: bool
+) -> TracedPath:
     place = real.long().cumsum(0) - 1
     taken = path.order[row] >= 0
     found, others = None, {}
@@ -240,14 +243,14 @@ def _traced(name: str, path: Path, paths: Mapping[str, Path], row: int, real: Te
         order=tuple(place[path.order[row][taken]].tolist()),
         step=tuple(path.step[row][taken].tolist()),
         logp=tuple(path.logp[row][taken].clamp(min=LEAST_LOGP).tolist()),
-        path_logp=max(LEAST_LOGP, path.path_logp[row].item()),
+        total_logp=max(LEAST_LOGP, path.total_logp[row].item()),
         denoiser_calls=path.denoiser_calls,
         candidates=found,
         others=others,
     )
 
 
-def _blocks(denoiser: Denoiser, canvas: Canvas, regime: Regime, row: int, real: Tensor) -> tuple[int, ...]:
+def _blocks(denoiser: Denoiser, canvas: Canvas, decoding: Decoding, row: int, real: Tensor) -> tuple[int, ...]:
     """The block of each position, as the loop counts them: −1 outside the region."""
     hidden = (canvas.tokens[row] == denoiser.mask_id) & real
     if canvas.region is not None:
@@ -255,7 +258,7 @@ def _blocks(denoiser: Denoiser, canvas: Canvas, regime: Regime, row: int, real: 
     else:
         region = (hidden.long().cumsum(0) > 0) & (hidden.long().flip(0).cumsum(0).flip(0) > 0)
     index = region.long().cumsum(0) - 1
-    return tuple(torch.where(region, index // (regime.block or len(index)), -1)[real].tolist())
+    return tuple(torch.where(region, index // (decoding.block or len(index)), -1)[real].tolist())
 
 
 # A notebook shows a trace in its viewer. Here, because the viewer reads traces and cannot be known to them.

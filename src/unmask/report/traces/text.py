@@ -1,11 +1,11 @@
-"""Traces of texts that were decoded already, for whoever holds their ``Path``: generation, and benchmarks built on it."""
+"""Traces of texts that were decoded already, for whoever holds their ``Trajectory``: generation, and benchmarks built on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from unmask.decoding.protocols import Canvas, Denoiser, Path
-from unmask.decoding.rows import Regime
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Denoiser, Trajectory
 from unmask.generation.text_canvas import TextCanvas
 from unmask.report.traces.record import About, Trace, of
 
@@ -14,9 +14,9 @@ def of_texts(
     denoiser: Denoiser,
     labels: Callable[[int], str],
     canvas: TextCanvas,
-    paths: Mapping[str, Path],
+    paths: Mapping[str, Trajectory],
     name: str,
-    regime: Regime = Regime(),  # noqa: B008
+    decoding: Decoding = Decoding(),  # noqa: B008
     problems: Sequence[str] | None = None,
 ) -> list[Trace]:
     """A trace per row of ``canvas``, with a path per order.
@@ -33,7 +33,7 @@ def of_texts(
             paths,
             whole,
             about,
-            regime,
+            decoding,
             row=row,
             problem=problems[row] if problems else f"text {row + 1}",
             truth=False,

@@ -39,7 +39,7 @@ def merged(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def _together(traces: list[Trace]) -> Trace:
-    apart = [field for field in ("denoiser", "regime") if len({getattr(trace, field) for trace in traces}) > 1]
+    apart = [field for field in ("denoiser", "decoding") if len({getattr(trace, field) for trace in traces}) > 1]
     paths: dict[str, TracedPath] = {}
     for trace in traces:
         names = {
@@ -50,11 +50,11 @@ def _together(traces: list[Trace]) -> Trace:
             # The same order of the same denoiser twice: it is the same path, and once is enough.
             others = {names.get(name, name): choice for name, choice in path.others.items()}
             paths.setdefault(names[path.scheduler], replace(path, scheduler=names[path.scheduler], others=others))
-    denoisers, regimes = (
-        ", ".join(dict.fromkeys(getattr(trace, field) for trace in traces)) for field in ("denoiser", "regime")
+    denoisers, decodings = (
+        ", ".join(dict.fromkeys(getattr(trace, field) for trace in traces)) for field in ("denoiser", "decoding")
     )
     labels = {token: text for trace in traces for token, text in trace.labels.items()}
-    return replace(traces[0], denoiser=denoisers, regime=regimes, labels=labels, paths=tuple(paths.values()))
+    return replace(traces[0], denoiser=denoisers, decoding=decodings, labels=labels, paths=tuple(paths.values()))
 
 
 def page_of(traces: Any, title: str = TITLE, start: int = 0) -> str:

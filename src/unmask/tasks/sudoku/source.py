@@ -89,7 +89,7 @@ class SudokuData:
         symmetries = self._symmetries(step, len(when))
         tokens, target = (
             torch.from_numpy(apply(symmetries, boards.numpy()).astype(np.int64))
-            for boards in (canvas.tokens, canvas.target)
+            for boards in (canvas.tokens, canvas.truth)
         )
         return Canvas(tokens, target, canvas.region), when.gather(1, torch.from_numpy(symmetries.cells))
 

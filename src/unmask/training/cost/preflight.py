@@ -14,10 +14,10 @@ import psutil
 import torch
 from torch import Tensor
 
-from unmask.decoding.loop import unmask_canvas
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import AT_ONCE, BYTES_PER_LOGIT
 from unmask.decoding.protocols import Canvas, Denoiser, View
-from unmask.decoding.rows import Regime
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.config import PolicyTraining
 
@@ -83,7 +83,7 @@ def preflight(denoiser: Denoiser, policy: OrderPolicy, canvas: Canvas, config: P
     some = canvas.rows(answer.argsort(descending=True)[: min(TIMED, together)]).to(device)
     for _ in range(2):  # the first time, memory is fetched and kernels are chosen
         began = time.perf_counter()
-        path = unmask_canvas(denoiser, policy, some, Regime(steps=1), forced=True, observe=observe)  # a state each
+        path = unmask(denoiser, policy, some, Decoding(steps=1), forced=True, observe=observe)  # a state each
         seconds = (time.perf_counter() - began) / len(some.tokens)
     assert path.states is not None
     kept = [value for value in vars(path.states).values() if isinstance(value, torch.Tensor)]

@@ -141,13 +141,13 @@ def masked_loss(
 
     ``forbidden`` tokens have probability 0, as in decoding; pre-training lets the denoiser learn that by itself.
     """
-    if canvas.target.device != denoiser.device:
+    if canvas.truth.device != denoiser.device:
         canvas, masks = canvas.to(denoiser.device), masks.to(denoiser.device)
-    tokens = canvas.target.masked_fill(masks.hidden, denoiser.mask_id)
+    tokens = canvas.truth.masked_fill(masks.hidden, denoiser.mask_id)
     logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[masks.asked])
     if forbidden:
         logits = logits.index_fill(1, torch.tensor(forbidden, device=logits.device), -torch.inf)
-    target = canvas.target[masks.asked]
+    target = canvas.truth[masks.asked]
     loss = F.cross_entropy(logits, target, reduction="none")
     if masks.weight is not None:
         per_row = masks.weight.expand_as(masks.asked)[masks.asked]

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from unmask.decoding.draws import counter_uniform
-from unmask.decoding.loop import unmask_canvas
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler
-from unmask.decoding.rows import Regime
 from unmask.runs.atomic import save_tensors
 from unmask.runs.run import Run
 from unmask.training.denoiser.masked_trainer import Masks, elbo_weight, random_pattern
@@ -37,7 +37,7 @@ def walk(
     scheduler: Scheduler,
     canvas: Canvas,
     seed: int = 0,
-    regime: Regime = Regime(),  # noqa: B008
+    decoding: Decoding = Decoding(),  # noqa: B008
     rows_at_once: int = 64,
     progress: Callable[[int], None] = lambda count: None,
 ) -> Int[Tensor, "N L"]:
@@ -50,8 +50,8 @@ def walk(
     for start in range(0, len(when), rows_at_once):
         part = canvas.rows(slice(start, start + rows_at_once))
         seeds = seed * 2**32 + ORDER * 2**28 + torch.arange(start, start + len(part.tokens))
-        path = unmask_canvas(
-            denoiser, scheduler, part.to(device), regime, forced=True, seeds=seeds.to(device), record=False
+        path = unmask(
+            denoiser, scheduler, part.to(device).seeded(seeds.to(device)), decoding, forced=True, record=False
         )
         order, step = path.order.to(when.device), path.step.to(when.device)
         row, k = torch.nonzero(order >= 0, as_tuple=True)
@@ -116,7 +116,7 @@ class PathMasks:
         else:
             asked, weight = hidden, answer.sum(1, keepdim=True) / hidden.sum(1, keepdim=True).clamp(min=1)
         at_random = counter_uniform(self.seed, step, RANDOM, row) < self.random_share
-        shown = Canvas(torch.where(unseen, canvas.target, canvas.tokens), canvas.target)
+        shown = Canvas(torch.where(unseen, canvas.truth, canvas.tokens), canvas.truth)
         pattern, _ = random_pattern(shown, self.mask_id, self.seed, step)
         return Masks(
             hidden=torch.where(at_random, pattern, hidden) | unseen,

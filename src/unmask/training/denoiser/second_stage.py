@@ -222,7 +222,7 @@ def _random_loss(denoiser: Tunable, canvas: Canvas, turn: int) -> float:
     """The bound of −log p per position on one random pattern of each canvas; what is no candidate is never shown nor asked."""
     answer = canvas.answer(denoiser.mask_id)
     unseen = (canvas.tokens == denoiser.mask_id) & ~answer
-    shown = replace(canvas, tokens=torch.where(unseen, canvas.target, canvas.tokens))
+    shown = replace(canvas, tokens=torch.where(unseen, canvas.truth, canvas.tokens))
     masks = random_masks(denoiser.mask_id, seed=0, weight="elbo")(shown, turn)
     masks = replace(masks, hidden=masks.hidden | unseen, answers=int(answer.sum()))
     return float(masked_loss(denoiser, canvas, masks, denoiser.forbidden_ids)[0])

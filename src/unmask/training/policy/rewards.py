@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.pricing import price
-from unmask.decoding.protocols import Canvas, Denoiser, Judge, Path, States
+from unmask.decoding.protocols import Canvas, Denoiser, Judge, States, Trajectory
 
 AT_ONCE = 256
 """Canvases with one gap that are priced together, unless somebody says otherwise."""
@@ -28,7 +28,7 @@ def self_aware(states: States) -> Float[Tensor, "S"]:
 
 
 def terminal(
-    path: Path, target: Int[Tensor, "B L"], share: bool = False, exponent: float = 0.0, judge: Judge | None = None
+    path: Trajectory, target: Int[Tensor, "B L"], share: bool = False, exponent: float = 0.0, judge: Judge | None = None
 ) -> Float[Tensor, "B"]:
     """0/1 (or the share of right tokens) of a free-running rollout, times ((n − steps + 1)/n)^exponent for its n reveals.
 
@@ -53,7 +53,7 @@ def alone(denoiser: Denoiser, canvas: Canvas, at_once: int = AT_ONCE) -> Float[T
     as which of several words for the same thing was used, no longer looks like a bad choice.
     """
     asked: Bool[Tensor, "B L"] = canvas.answer(denoiser.mask_id)
-    known = torch.where(asked, canvas.target, canvas.tokens)
+    known = torch.where(asked, canvas.truth, canvas.tokens)
     row, place = torch.nonzero(asked, as_tuple=True)
     found = torch.zeros(known.shape, device=known.device)
     for part in torch.arange(len(row), device=row.device).split(at_once):
@@ -62,7 +62,7 @@ def alone(denoiser: Denoiser, canvas: Canvas, at_once: int = AT_ONCE) -> Float[T
         tokens = known[r].index_put((n, i), torch.tensor(denoiser.mask_id, device=known.device))
         states = denoiser.hidden(tokens, None if canvas.attention is None else canvas.attention[r])
         prices = price(denoiser.logits(states[n, i]), denoiser.forbidden_ids)
-        found[r, i] = prices.logp.gather(1, canvas.target[r, i][:, None])[:, 0]
+        found[r, i] = prices.logp.gather(1, canvas.truth[r, i][:, None])[:, 0]
     return found
 
 

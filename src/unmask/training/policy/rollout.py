@@ -15,10 +15,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.draws import BERNOULLI_NOISE
-from unmask.decoding.loop import unmask_canvas
-from unmask.decoding.paces import bernoulli, top
-from unmask.decoding.protocols import Canvas, Denoiser, Judge, Observe, Path, Scheduler, States, View, needs_truth
-from unmask.decoding.rows import Regime
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Denoiser, Judge, Observe, Scheduler, States, Trajectory, View, needs_truth
 from unmask.schedulers.policy import OrderPolicy
 from unmask.schedulers.posterior import Posterior
 from unmask.training.policy import advantages as grpo
@@ -118,16 +117,20 @@ def _collect(
     scheduler: Scheduler = teacher or (policy if posterior is None else posterior.scheduler(policy))
     by_coin = config.objective == "bernoulli" and teacher is None
     temperature = 0.0 if teacher is not None or by_coin else policy.config.temperature
-    regime = Regime(config.block, config.budget, bernoulli if by_coin else top, order_temperature=temperature)
-    path = unmask_canvas(
+    decoding = Decoding(
+        config.block,
+        config.budget,
+        "bernoulli" if by_coin else "top",
+        order_temperature=temperature,
+        share=config.group > 1,
+    )
+    path = unmask(
         denoiser,
         _Whole(scheduler),
-        many,
-        regime,
+        many.seeded(seeds),
+        decoding,
         forced=teacher is not None or not config.free,
-        seeds=seeds,
         observe=_observation(policy, by_coin),
-        share=config.group > 1,
     )
     states = path.states
     assert states is not None and states.target_logp is not None
@@ -151,10 +154,10 @@ def _collect(
     if teacher is not None or config.objective == "ranking" or config.prices_all or config.advantage == "critic":
         live = torch.ones_like(live)  # what is learned there does not compare the rollouts of a group
     decided = table.eligible.sum(1) > 1
-    right = states.best[table.state, table.chosen] == many.target[table.row, table.chosen]
+    right = states.best[table.state, table.chosen] == many.truth[table.row, table.chosen]
     full = policy.logv(scores[table.state], {"eligible": table.eligible})
     truth_p, best_p = states.target_logp.exp(), states.confidence.exp()
-    is_best = states.best == many.target[states.row]
+    is_best = states.best == many.truth[states.row]
     margin = torch.where(is_best, states.margin, truth_p - best_p).masked_fill(~states.eligible, 0.0)
     first = _best(scores, states)[table.state] == _best(states.confidence, states)[table.state]
     rows, decisions = len(many.tokens), int(decided.sum())
@@ -194,7 +197,7 @@ class _Decisions:
     last: Bool[Tensor, "S"]
 
     @classmethod
-    def of(cls, path: Path, states: States, by_coin: bool) -> _Decisions:
+    def of(cls, path: Trajectory, states: States, by_coin: bool) -> _Decisions:
         """One decision per reveal; with ``by_coin`` one per state, whose coins fall together."""
         rows, steps = len(path.tokens), int(states.step.max()) + 1
         place = torch.zeros(rows, steps, dtype=torch.long, device=path.order.device)
@@ -233,7 +236,7 @@ def _draws(scores: Float[Tensor, "Z L"], table: _Decisions, temperature: float) 
 
 def _rewards(
     config: PolicyTraining,
-    path: Path,
+    path: Trajectory,
     canvas: Canvas,
     states: States,
     table: _Decisions,
@@ -243,14 +246,14 @@ def _rewards(
     """r of every decision."""
     if config.free:
         exponent = config.alpha if config.reward == "speed" else 0.0
-        value = reward.terminal(path, canvas.target, config.reward == "share", exponent, judge)
+        value = reward.terminal(path, canvas.truth, config.reward == "share", exponent, judge)
         return torch.where(table.last, value[table.row], 0.0)
     dense = candidate_reward[table.state, table.chosen]
     if config.reward != "hybrid":
         return dense
     # Teacher forcing reveals the truth: right as a whole is what it would have said at every step, put together.
-    said = canvas.target.index_put((table.row, table.chosen), states.best[table.state, table.chosen])
-    right = (said == canvas.target).all(1) if judge is None else judge(canvas.target, said)
+    said = canvas.truth.index_put((table.row, table.chosen), states.best[table.state, table.chosen])
+    right = (said == canvas.truth).all(1) if judge is None else judge(canvas.truth, said)
     return dense + config.hybrid * table.last * right.float()[table.row]
 
 

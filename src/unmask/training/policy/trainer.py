@@ -23,7 +23,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from unmask.decoding.draws import counter_uniform
-from unmask.decoding.loop import unmask_canvas
+from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas, Denoiser, Judge, Scheduler, Verdict
 from unmask.runs.atomic import written_aside
 from unmask.runs.optimizer import flatten_optimizer, restore_optimizer
@@ -170,7 +170,7 @@ def free_running_accuracy(
     """The share of held-out problems solved by greedy free-running decoding: right as ``verify`` says, or as the target is."""
     right = 0
     for rows, part in _parts(canvas, rows_at_once, together):
-        tokens = unmask_canvas(denoiser, scheduler, part, record=False).tokens
+        tokens = unmask(denoiser, scheduler, part, record=False).tokens
         right += int((_as_wanted(tokens, part) if verify is None else verify(rows.tolist(), tokens.cpu()).exact).sum())
     return (right if together is None else together.sum(right)) / len(canvas.tokens)
 
@@ -185,8 +185,8 @@ def path_nll(
     """−log p(x | σ) of held-out problems per revealed token, in nats, for the scheduler's greedy order σ."""
     logp, tokens = 0.0, 0
     for _, part in _parts(canvas, rows_at_once, together):
-        path = unmask_canvas(denoiser, scheduler, part, forced=True, record=False)
-        logp, tokens = logp + float(path.path_logp.double().sum()), tokens + int(path.reveals.sum())
+        path = unmask(denoiser, scheduler, part, forced=True, record=False)
+        logp, tokens = logp + float(path.total_logp.double().sum()), tokens + int(path.reveals.sum())
     if together is not None:
         logp, tokens = together.sum(logp), together.sum(tokens)
     return -logp / tokens

@@ -22,33 +22,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.decoding.guidance import DenoiserWrapper
+from unmask.decoding.kv_store import Keeping, Kept
+from unmask.decoding.options import Cache
 from unmask.decoding.protocols import Denoiser, Focus
-from unmask.denoisers.kv_store import Keeping, Kept
-from unmask.generation.guidance import Around
-
-CACHES = ("none", "prefix", "dual")
 
 
-def cached(denoiser: Denoiser, cache: str = "none", refresh: int | None = None) -> Denoiser:
+def with_cache(denoiser: Denoiser, cache: Cache = "none", refresh: int | None = None) -> Denoiser:
     """``denoiser`` with the named cache, which is exact again every ``refresh`` steps (None: only where a block begins)."""
-    if cache not in CACHES:
-        raise ValueError(f"cache must be one of {', '.join(CACHES)}, got {cache!r}")
-    if cache != "none":
-        return Cached(denoiser, cache, refresh)
-    if refresh is not None:
-        raise ValueError(f"refresh is {refresh}, but there is no cache to refresh: set cache to prefix or dual")
-    return denoiser
+    return denoiser if cache == "none" else Cached(denoiser, cache, refresh)
 
 
-class Cached(Around):
+class Cached(DenoiserWrapper):
     """A denoiser for one decoding at a time, which begins with a focus of step 0."""
 
     def __init__(self, inner: Denoiser, cache: str, refresh: int | None = None) -> None:
         super().__init__(inner)
-        if cache not in CACHES[1:]:
-            raise ValueError(f"cache must be one of {', '.join(CACHES[1:])}, got {cache!r}")
-        if refresh is not None and refresh < 1:
-            raise ValueError(f"refresh must be at least 1 (every step is exact), got {refresh}")
         if not isinstance(inner, Keeping):
             name = type(getattr(inner, "model", inner)).__name__
             raise ValueError(
@@ -67,15 +56,15 @@ class Cached(Around):
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
     ) -> Float[Tensor, "B L D"]:
         if focus is None:
-            return self.ask(tokens, attention)
-        with self.counted(tokens.shape[1]):
+            return self.inner_states(tokens, attention)
+        with self.count_calls(tokens.shape[1]):
             return self._some(tokens, attention, focus)
 
     def logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
         return self.inner.logits(hidden)
 
     def states(self, hidden: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        return self.inner.states(hidden) if isinstance(self.inner, Around) else hidden
+        return self.inner.states(hidden) if isinstance(self.inner, DenoiserWrapper) else hidden
 
     def _begin(self) -> None:
         self.kept: Kept | None = None

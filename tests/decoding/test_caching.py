@@ -8,7 +8,7 @@ packing nor bookkeeping.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,15 +18,15 @@ from torch import Tensor
 from support.denoisers import CountingTable, text_denoiser
 from support.families import write
 from support.tokenizers import words
-from unmask.decoding.loop import path_logp, unmask
+from unmask.decoding.caching import Cached
+from unmask.decoding.guidance import Guided
+from unmask.decoding.loop import trajectory_logp, unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import Focus, View
-from unmask.decoding.rows import Regime
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
-from unmask.generation.caching import Cached, cached
 from unmask.generation.generate import generate, infill
-from unmask.generation.guidance import Guided
 from unmask.schedulers.heuristics import confidence, look_ahead
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 
@@ -56,8 +56,8 @@ def canvases(denoiser: Transformer, rows: int = 4, prompt: int = 5, length: int 
     }
 
 
-def decode(denoiser: Any, scheduler: Any = confidence, regime: Regime = Regime(block=4), **canvas: Any) -> Any:  # noqa: B008
-    return unmask(denoiser, scheduler, canvas.pop("tokens"), regime, **canvas)
+def decode(denoiser: Any, scheduler: Any = confidence, decoding: Decoding = Decoding(block=4), **canvas: Any) -> Any:  # noqa: B008
+    return unmask(denoiser, scheduler, canvas.pop("tokens"), decoding, **canvas)
 
 
 def assert_same(a: Any, b: Any) -> None:
@@ -70,7 +70,7 @@ def assert_same(a: Any, b: Any) -> None:
 def test_a_refresh_at_every_step_is_no_cache(family: str, cache: str) -> None:
     denoiser = model(family)
     canvas = canvases(denoiser)
-    plain, exact = decode(denoiser, **canvas), decode(cached(denoiser, cache, 1), **canvas)
+    plain, exact = decode(denoiser, **canvas), decode(with_cache(denoiser, cache, 1), **canvas)
     assert_same(plain, exact)
     assert exact.positions == plain.positions == plain.denoiser_calls * canvas["tokens"].shape[1]
 
@@ -81,7 +81,7 @@ def test_one_block_of_weights_is_exact_whatever_is_reused(family: str, cache: st
     """Keys and values of the only block are functions of token and place: none is ever stale."""
     denoiser = model(family, layers=1)
     canvas = canvases(denoiser)
-    plain, reused = (decode(d, regime=Regime(4, steps), **canvas) for d in (denoiser, cached(denoiser, cache)))
+    plain, reused = (decode(d, decoding=Decoding(4, steps), **canvas) for d in (denoiser, with_cache(denoiser, cache)))
     assert torch.equal(plain.order, reused.order)
     assert torch.equal(plain.tokens, reused.tokens)
     assert torch.allclose(plain.logp, reused.logp, atol=1e-5)
@@ -142,7 +142,7 @@ def test_what_is_stale_is_what_the_definition_says(family: str, cache: str, refr
     """Rows of a padded batch, which are in different blocks most of the time, against each row by itself in plain forwards."""
     denoiser, start = model(family, layers=3), 5
     canvas = canvases(denoiser, rows=3)
-    path = decode(cached(denoiser, cache, refresh), **canvas)
+    path = decode(with_cache(denoiser, cache, refresh), **canvas)
     for row in range(len(path.tokens)):
         plain = model(family, layers=3)
         wanted = plain_cached_decode(plain, canvas["tokens"][row], canvas["attention"][row], start, 4, cache, refresh)
@@ -154,7 +154,7 @@ def test_a_cache_changes_something() -> None:
     """Otherwise the tests above could not fail."""
     denoiser = model("dream", layers=3)
     canvas = canvases(denoiser, rows=8)
-    exact, reused = decode(denoiser, **canvas), decode(cached(denoiser, "dual"), **canvas)
+    exact, reused = decode(denoiser, **canvas), decode(with_cache(denoiser, "dual"), **canvas)
     assert not torch.allclose(exact.logp, reused.logp, atol=1e-3)
 
 
@@ -167,13 +167,13 @@ def test_a_row_does_not_depend_on_its_batch(family: str, cache: str) -> None:
     canvas["tokens"][1, 7:] = 3  # leaves at once, almost
     canvas["tokens"][3, 5:9] = 4  # begins in the second block
     seeds = torch.arange(5) + 7
-    regime = Regime(4, None, order_temperature=0.5, token_temperature=0.8)
-    together = decode(cached(denoiser, cache, 3), regime=regime, seeds=seeds, **canvas)
+    decoding = Decoding(4, None, order_temperature=0.5, token_temperature=0.8)
+    together = decode(with_cache(denoiser, cache, 3), decoding=decoding, seeds=seeds, **canvas)
     for row in range(5):
         real = canvas["attention"][row]
         alone = decode(
-            cached(denoiser, cache, 3),
-            regime=regime,
+            with_cache(denoiser, cache, 3),
+            decoding=decoding,
             seeds=seeds[row : row + 1],
             tokens=canvas["tokens"][row : row + 1, real],
             region=canvas["region"][row : row + 1, real],
@@ -187,7 +187,7 @@ def test_a_row_does_not_depend_on_its_batch(family: str, cache: str) -> None:
 
 def test_one_cache_serves_one_decoding_after_another() -> None:
     denoiser = model("llada")
-    reused = cached(denoiser, "dual", 3)
+    reused = with_cache(denoiser, "dual", 3)
     first, second = canvases(denoiser), canvases(denoiser, length=8)
     once = decode(reused, **first)
     decode(reused, **second)
@@ -199,9 +199,9 @@ def test_equal_canvases_are_not_shared() -> None:
     denoiser = model("llada", layers=3)
     canvas = canvases(denoiser, rows=1)
     many = {name: tensor.repeat(6, 1) for name, tensor in canvas.items()}
-    regime = Regime(6, order_temperature=3.0)
+    decoding = Decoding(6, order_temperature=3.0)
     paths = [
-        decode(cached(denoiser, "dual"), regime=regime, share=share, seeds=torch.arange(6), **many)
+        decode(with_cache(denoiser, "dual"), decoding=decoding, share=share, seeds=torch.arange(6), **many)
         for share in (False, True)
     ]
     assert_same(*paths)
@@ -213,12 +213,12 @@ def test_positions_are_counted_as_they_are_computed() -> None:
     tokens = torch.full((2, 17), denoiser.mask_id)
     tokens[:, :5] = 3
     for cache, later in (("dual", [4, 4, 4]), ("prefix", [12, 8, 4])):
-        path = decode(cached(denoiser, cache), tokens=tokens)
+        path = decode(with_cache(denoiser, cache), tokens=tokens)
         assert path.positions == 2 * sum(17 + 3 * n for n in later)
         assert path.denoiser_calls == 2 * 12
-        path = decode(cached(denoiser, cache, 2), tokens=tokens)
+        path = decode(with_cache(denoiser, cache, 2), tokens=tokens)
         assert path.positions == 2 * sum(2 * 17 + 2 * n for n in later)
-    shifted = decode(cached(model("dream"), "dual"), tokens=tokens)
+    shifted = decode(with_cache(model("dream"), "dual"), tokens=tokens)
     assert shifted.positions == 2 * 3 * (17 + 3 * 5)  # and the left neighbour of a block's first token
     counting = CountingTable(mask_id=12, vocabulary=13)
     path = decode(counting, tokens=tokens)
@@ -231,7 +231,7 @@ def test_guidance_keeps_both_canvases_apart(cache: str) -> None:
     for layers, refresh in ((1, None), (2, 1)):
         denoiser = model("llada", layers)
         canvas = canvases(denoiser)
-        plain, reused = (decode(Guided(d, 1.5, 5), **canvas) for d in (denoiser, cached(denoiser, cache, refresh)))
+        plain, reused = (decode(Guided(d, 1.5, 5), **canvas) for d in (denoiser, with_cache(denoiser, cache, refresh)))
         assert torch.equal(plain.order, reused.order)
         assert torch.allclose(plain.logp, reused.logp, atol=1e-4)
         assert plain.denoiser_calls == reused.denoiser_calls
@@ -239,7 +239,7 @@ def test_guidance_keeps_both_canvases_apart(cache: str) -> None:
     denoiser = model("llada", 3)
     tokens = canvases(denoiser)["tokens"]
     focus = Focus(torch.arange(4), torch.zeros(4, dtype=torch.long), torch.arange(17).expand(4, -1) >= 9, 0)
-    reused = Guided(cached(denoiser, cache), 1.5, 5)
+    reused = Guided(with_cache(denoiser, cache), 1.5, 5)
     with torch.no_grad():
         first = reused.hidden(tokens, None, focus)
         again = reused.hidden(tokens, None, replace(focus, step=1))
@@ -259,8 +259,8 @@ def test_a_grid_is_cached_too(cache: str) -> None:
     hidden = torch.rand(3, 16, generator=torch.Generator().manual_seed(4)) < 0.7
     tokens, region = tokens.masked_fill(hidden, denoiser.mask_id), torch.ones_like(hidden)
     exact = decode(denoiser, tokens=tokens, region=region)
-    assert_same(exact, decode(cached(denoiser, cache, 1), tokens=tokens, region=region))
-    path = decode(cached(denoiser, cache), tokens=tokens, region=region)
+    assert_same(exact, decode(with_cache(denoiser, cache, 1), tokens=tokens, region=region))
+    path = decode(with_cache(denoiser, cache), tokens=tokens, region=region)
     assert path.positions < exact.positions
     assert not torch.allclose(path.logp, exact.logp, atol=1e-3)
     for row in range(3):
@@ -279,7 +279,7 @@ def test_a_policy_sees_the_rest_as_it_was(kind: str) -> None:
     torch.manual_seed(0)
     policy = OrderPolicy(config).requires_grad_(False)
     canvas = canvases(denoiser)
-    assert_same(decode(denoiser, policy, **canvas), decode(cached(denoiser, "dual", 1), policy, **canvas))
+    assert_same(decode(denoiser, policy, **canvas), decode(with_cache(denoiser, "dual", 1), policy, **canvas))
     for cache in ("prefix", "dual"):
         seen: list[View] = []
 
@@ -288,7 +288,7 @@ def test_a_policy_sees_the_rest_as_it_was(kind: str) -> None:
             return policy(view)
 
         watched.whole = True  # pyright: ignore[reportFunctionMemberAccess]
-        path = decode(cached(denoiser, cache), watched, tokens=canvas["tokens"][:1], region=canvas["region"][:1])
+        path = decode(with_cache(denoiser, cache), watched, tokens=canvas["tokens"][:1], region=canvas["region"][:1])
         assert int(path.reveals[0]) == int((canvas["tokens"][0] == 12).sum())
         assert not (path.tokens == 12).any()
         first, second = seen[:2]
@@ -302,11 +302,11 @@ def test_looking_ahead_and_likelihoods_are_exact() -> None:
     """Whoever asks without a focus gets the canvas's own states, and leaves the cache alone."""
     denoiser = model("llada")
     canvas = canvases(denoiser)
-    reused = cached(denoiser, "dual", 1)
+    reused = with_cache(denoiser, "dual", 1)
     assert_same(decode(denoiser, look_ahead(3), **canvas), decode(reused, look_ahead(3), **canvas))
     stale = Cached(denoiser, "dual")
     path = decode(stale, **canvas)
-    logp = [path_logp(d, path.tokens, path.order, attention=canvas["attention"]) for d in (denoiser, stale)]
+    logp = [trajectory_logp(d, path.tokens, path.order, attention=canvas["attention"]) for d in (denoiser, stale)]
     assert torch.equal(*logp)
 
 
@@ -314,7 +314,7 @@ def test_states_that_were_handed_out_do_not_change() -> None:
     denoiser = model("llada")
     held: list[tuple[Tensor, Tensor]] = []
     decode(
-        cached(denoiser, "dual", 3),
+        with_cache(denoiser, "dual", 3),
         on_step=lambda step: held.append((step.view.states, step.view.states.clone())),
         **canvases(denoiser),
     )
@@ -323,7 +323,7 @@ def test_states_that_were_handed_out_do_not_change() -> None:
 
 
 @pytest.mark.parametrize("family", ["llada", "illada", "dream", "smdm"])
-def test_generate_with_every_family(tmp_path: FilePath, family: str) -> None:
+def test_generate_with_every_family(tmp_path: Path, family: str) -> None:
     lengths = {"llada": {"max_sequence_length": 64}, "smdm": {}}.get(family, {"max_position_embeddings": 64})
     denoiser = load_denoiser(write(tmp_path / family, family, **lengths))
     options: dict[str, Any] = {"length": 12, "block": 4, "stop_at_end": False}
@@ -348,10 +348,10 @@ def test_what_is_refused() -> None:
         ("dual", 0, "at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            cached(denoiser, cache, refresh)
+            with_cache(denoiser, cache, refresh)
     with pytest.raises(ValueError, match="CountingTable does not"):
-        cached(CountingTable(), "dual")
-    assert cached(denoiser) is denoiser
+        with_cache(CountingTable(), "dual")
+    assert with_cache(denoiser) is denoiser
     reused = Cached(denoiser, "dual")
     active = torch.ones(1, 4, dtype=torch.bool)
     tokens = torch.full((1, 4), denoiser.mask_id)

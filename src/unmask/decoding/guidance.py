@@ -9,7 +9,7 @@ its state travels with the state, in further channels.
 
 * ``Guided``: logits = u + (scale + 1)·(c − u), where c sees the prompt and u has masks in its place, as LLaDA has it. Two forwards.
 * ``Ending``: padding is never revealed; end tokens are damped, or forbidden before a least length, or altogether.
-* ``ends_last``: end tokens wait until nothing else is left to reveal.
+* ``postpone_ends``: end tokens wait until nothing else is left to reveal.
 """
 
 from __future__ import annotations
@@ -24,17 +24,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.decoding.loop import drawn_tokens
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Denoiser, Focus, Scheduler, View, computed, focused, rescored
-from unmask.decoding.rows import Regime
+from unmask.decoding.sampling import draw_tokens
 
-ENDS = ("allow", "damp", "suppress")
-"""What to do with end tokens: nothing; make them less likely while little is revealed; let them wait for everything else."""
 NEVER = -1e4
 """A log-factor that stands for probability 0 and that every floating-point type can hold."""
 
 
-class Around(ABC):
+class DenoiserWrapper(ABC):
     """A denoiser that asks another one, and counts what that costs."""
 
     def __init__(self, inner: Denoiser) -> None:
@@ -71,16 +69,16 @@ class Around(ABC):
         """Whether the inner denoiser wants to know where the decoding stands."""
         return focused(self.inner)
 
-    def ask(
+    def inner_states(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
     ) -> Float[Tensor, "B L E"]:
         """The inner denoiser's states; every canvas that it forwards is counted here too."""
-        with self.counted(tokens.shape[1]):
+        with self.count_calls(tokens.shape[1]):
             inner = self.inner
             return inner.hidden(tokens, attention, focus) if focused(inner) else inner.hidden(tokens, attention)
 
     @contextmanager
-    def counted(self, length: int) -> Iterator[None]:
+    def count_calls(self, length: int) -> Iterator[None]:
         """What the inner denoiser does meanwhile is this one's cost."""
         forwarded, positions = self.inner.forwarded, computed(self.inner, length)
         yield
@@ -100,13 +98,13 @@ class Around(ABC):
         """The states of the innermost denoiser on the canvas as it is."""
 
 
-class Through(Around):
+class PassThrough(DenoiserWrapper):
     """Says what the other one says: the ground of wrappers that change something else."""
 
     def hidden(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
     ) -> Float[Tensor, "B L E"]:
-        return self.ask(tokens, attention, focus)
+        return self.inner_states(tokens, attention, focus)
 
     def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]:
         return self.inner.logits(hidden)
@@ -115,7 +113,7 @@ class Through(Around):
         return hidden
 
 
-class Guided(Around):
+class Guided(DenoiserWrapper):
     """Classifier-free guidance: what the prompt, the columns before ``start``, adds to the logits is taken ``scale`` times more."""
 
     def __init__(self, inner: Denoiser, scale: float, start: int) -> None:
@@ -131,7 +129,7 @@ class Guided(Around):
         prompt = torch.arange(tokens.shape[1], device=tokens.device) < self.start
         both = torch.cat([tokens, tokens.masked_fill(prompt, self.mask_id)])
         masked = None if attention is None else torch.cat([attention, attention])
-        states = self.ask(both, masked, None if focus is None else focus.doubled())
+        states = self.inner_states(both, masked, None if focus is None else focus.doubled())
         return torch.cat(states.chunk(2), dim=-1)
 
     def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]:
@@ -142,7 +140,7 @@ class Guided(Around):
         return _innermost(self.inner, hidden.chunk(2, dim=-1)[0])
 
 
-class Ending(Around):
+class Ending(DenoiserWrapper):
     """Which end tokens may be revealed where, and how readily. Padding that is no end token is never revealed.
 
     ``floor`` g: the probability of each end token is multiplied by g + (1 − g)·t/T, where t/T is the share of the ``length``
@@ -185,7 +183,7 @@ class Ending(Around):
     def hidden(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
     ) -> Float[Tensor, "B L E"]:
-        states = self.ask(tokens, attention, focus)
+        states = self.inner_states(tokens, attention, focus)
         if not self.changes:
             return states
         factor = self._log_factor(tokens).clamp(min=NEVER)
@@ -216,8 +214,8 @@ class Ending(Around):
         return factor
 
 
-def ends_last(regime: Regime) -> Regime:
-    """``regime``, in which a position whose token would be an end token waits until nothing else of its block is left.
+def postpone_ends(decoding: Decoding) -> Decoding:
+    """``decoding``, in which a position whose token would be an end token waits until nothing else of its block is left.
 
     It is the token that counts, drawn at whatever temperature, not the likeliest. Once only end tokens are left the leftmost
     is revealed, which as a rule ends the row. A step budget is kept: a step that asks for more than there is besides end tokens
@@ -226,21 +224,21 @@ def ends_last(regime: Regime) -> Regime:
 
     def pace(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
         ends = torch.tensor(view.denoiser.end_ids, dtype=torch.long, device=view.tokens.device)
-        ending = view.eligible & torch.isin(drawn_tokens(view, regime), ends)
+        ending = view.eligible & torch.isin(draw_tokens(view, decoding), ends)
         others = view.eligible & ~ending
         left = others.sum(1)
         only_ends = (left == 0)[:, None]
         asked = torch.where(only_ends, view.eligible, others)
-        revealed = regime.pace(replace(view, eligible=asked), keys.masked_fill(~asked, -torch.inf), quota)
+        revealed = decoding.rule(replace(view, eligible=asked), keys.masked_fill(~asked, -torch.inf), quota)
         missing = torch.where((others & ~revealed).any(1), 0, quota - left)
         from_left, from_right = ending.long().cumsum(1), ending.long().flip(1).cumsum(1).flip(1)
         leftmost, rightmost = (ending & (n <= m[:, None]) for n, m in ((from_left, quota), (from_right, missing)))
         return torch.where(only_ends, leftmost, revealed | rightmost)
 
-    return replace(regime, pace=pace)
+    return replace(decoding, pace=pace)
 
 
-def unwrapped(scheduler: Scheduler, denoiser: Around) -> Scheduler:
+def score_inner_states(scheduler: Scheduler, denoiser: DenoiserWrapper) -> Scheduler:
     """``scheduler``, shown the states of the innermost denoiser: a learned order that reads them was trained on those."""
 
     def score(view: View) -> Float[Tensor, "b L"]:
@@ -250,4 +248,4 @@ def unwrapped(scheduler: Scheduler, denoiser: Around) -> Scheduler:
 
 
 def _innermost(inner: Denoiser, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
-    return inner.states(hidden) if isinstance(inner, Around) else hidden
+    return inner.states(hidden) if isinstance(inner, DenoiserWrapper) else hidden

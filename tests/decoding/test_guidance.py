@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +12,15 @@ from torch import Tensor
 from support.denoisers import Counting
 from support.families import write
 from support.tokenizers import words
+from unmask.decoding.guidance import Ending, Guided, postpone_ends, score_inner_states
 from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.paces import PACES, load_pace
 from unmask.decoding.pricing import price
-from unmask.decoding.protocols import Denoiser, Path, View
-from unmask.decoding.rows import Regime
+from unmask.decoding.protocols import Denoiser, Trajectory, View
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.generation.generate import generate
-from unmask.generation.guidance import Ending, Guided, ends_last, unwrapped
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
@@ -118,11 +118,11 @@ def test_look_ahead_is_guided_too(llada: Transformer) -> None:
     assert both.order(1) == alone.order(0)
 
 
-def decoded(denoiser: Denoiser, regime: Regime, rows: dict[str, Any], scheduler: Any = confidence) -> Path:
-    return unmask(denoiser, scheduler, **rows, regime=regime, seeds=torch.arange(len(rows["tokens"])), record=False)
+def decoded(denoiser: Denoiser, decoding: Decoding, rows: dict[str, Any], scheduler: Any = confidence) -> Trajectory:
+    return unmask(denoiser, scheduler, **rows, decoding=decoding, seeds=torch.arange(len(rows["tokens"])), record=False)
 
 
-def ended(path: Path, row: int) -> tuple[list[int], list[int]]:
+def ended(path: Trajectory, row: int) -> tuple[list[int], list[int]]:
     """The steps in which a row revealed end tokens, and those in which it revealed others."""
     kept = path.order[row] >= 0
     is_end = path.tokens[row, path.order[row][kept]] == END
@@ -136,9 +136,9 @@ def test_suppressed_end_tokens_come_last(temperature: float, block: int | None) 
     """At every temperature, whatever was likeliest: an end token is revealed when nothing else is left, and the row is over."""
     denoiser, rows = Ending(Eager(end=0.9)), canvas(*[0, 1, 2, 3] * 4)
     rows["tokens"][:, :3] = torch.arange(48).view(16, 3) % 6
-    regime = Regime(block=block, token_temperature=temperature)
+    decoding = Decoding(block=block, token_temperature=temperature)
     early = late = 0
-    plain, path = decoded(denoiser, regime, rows), decoded(denoiser, ends_last(regime), rows)
+    plain, path = decoded(denoiser, decoding, rows), decoded(denoiser, postpone_ends(decoding), rows)
     for row in range(16):
         ends, others = ended(path, row)
         assert len(ends) <= 1
@@ -152,8 +152,8 @@ def test_suppressed_end_tokens_come_last(temperature: float, block: int | None) 
 
 @pytest.mark.parametrize("name", PACES)
 def test_suppression_with_every_pace(name: str) -> None:
-    regime = ends_last(Regime(pace=load_pace(name), token_temperature=1.0))
-    path = decoded(Ending(Eager(end=0.9)), regime, canvas(3, 1, 2, 0))
+    decoding = postpone_ends(Decoding(pace=load_pace(name), token_temperature=1.0))
+    path = decoded(Ending(Eager(end=0.9)), decoding, canvas(3, 1, 2, 0))
     for row in range(4):
         ends, others = ended(path, row)
         assert max(others, default=-1) < min(ends, default=99)
@@ -161,16 +161,16 @@ def test_suppression_with_every_pace(name: str) -> None:
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_suppression_keeps_the_budget(temperature: float) -> None:
-    regime = Regime(block=4, steps=4, token_temperature=temperature, stop_at_end=False)
-    path = decoded(Ending(Eager(end=0.9)), ends_last(regime), canvas(3, 1, 2, 0))
+    decoding = Decoding(block=4, steps=4, token_temperature=temperature, stop_at_end=False)
+    path = decoded(Ending(Eager(end=0.9)), postpone_ends(decoding), canvas(3, 1, 2, 0))
     assert path.steps == 4
     assert path.step.tolist() == [[0, 0, 1, 1, 2, 2, 3, 3]] * 4
 
 
 @pytest.mark.parametrize("scheduler", ["random", "right_to_left", "margin", "gumbel_confidence"])
 def test_suppression_with_other_orders(scheduler: str) -> None:
-    regime = ends_last(Regime(token_temperature=0.7, order_temperature=0.5))
-    path = decoded(Ending(Eager(end=0.9)), regime, canvas(*[3, 1, 2, 0] * 2), load_scheduler(scheduler))
+    decoding = postpone_ends(Decoding(token_temperature=0.7, order_temperature=0.5))
+    path = decoded(Ending(Eager(end=0.9)), decoding, canvas(*[3, 1, 2, 0] * 2), load_scheduler(scheduler))
     found = [ended(path, row) for row in range(8)]
     assert all(max(others, default=-1) < min(ends, default=99) for ends, others in found)
     assert any(ends for ends, _ in found)
@@ -188,9 +188,13 @@ def test_a_short_step_takes_end_tokens_from_the_right() -> None:
 
     steps: list[list[int]] = []
     tokens = torch.full((1, 8), MASK)
-    regime = ends_last(Regime(steps=2, stop_at_end=False))
+    decoding = postpone_ends(Decoding(steps=2, stop_at_end=False))
     unmask(
-        Two(), confidence, tokens, regime, on_step=lambda step: steps.append(step.revealed[0].nonzero()[:, 0].tolist())
+        Two(),
+        confidence,
+        tokens,
+        decoding,
+        on_step=lambda step: steps.append(step.revealed[0].nonzero()[:, 0].tolist()),
     )
     assert steps == [[2, 5, 6, 7], [0, 1, 3, 4]]
 
@@ -198,22 +202,22 @@ def test_a_short_step_takes_end_tokens_from_the_right() -> None:
 def test_only_end_tokens_left_ends_a_row_at_once() -> None:
     """Once every hidden position wants to end, the leftmost does, and the row is over."""
     denoiser = Ending(Eager(end=50.0))
-    path = decoded(denoiser, ends_last(Regime()), canvas(2))
+    path = decoded(denoiser, postpone_ends(Decoding()), canvas(2))
     assert path.order[0].tolist() == [2, *[-1] * 7]
     assert path.tokens[0].tolist() == [0, 1, END, *[PAD] * 7]
     assert path.denoiser_calls == 1
     # By confidence the first end token is another one, which says nothing of the positions before it.
-    assert decoded(denoiser, Regime(), canvas(2)).denoiser_calls > 1
+    assert decoded(denoiser, Decoding(), canvas(2)).denoiser_calls > 1
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("ends", ["allow", "damp", "suppress"])
 def test_no_end_token_before_the_least_length(temperature: float, ends: str) -> None:
     floor = 0.4 if ends == "damp" else None
-    regime = Regime(token_temperature=temperature, stop_at_end=False)
+    decoding = Decoding(token_temperature=temperature, stop_at_end=False)
     for least in (3, 8):
         denoiser = Ending(Eager(end=2.0), 3, 8, least=least, floor=floor)
-        path = decoded(denoiser, ends_last(regime) if ends == "suppress" else regime, canvas(3, 1, 2, 0))
+        path = decoded(denoiser, postpone_ends(decoding) if ends == "suppress" else decoding, canvas(3, 1, 2, 0))
         found = path.tokens[:, 3:] == END
         assert not bool(found[:, :least].any())
         assert bool(found[:, least:].any()) == (least < 8) or ends == "suppress"
@@ -242,19 +246,19 @@ def test_damped_probabilities(floor: float, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_damping_works_at_every_temperature(temperature: float) -> None:
     """Fewer end tokens than without it, whether tokens are drawn or not."""
-    regime, rows = Regime(token_temperature=temperature, stop_at_end=False), canvas(*[3] * 16)
+    decoding, rows = Decoding(token_temperature=temperature, stop_at_end=False), canvas(*[3] * 16)
     rows["tokens"][:, :3] = torch.arange(48).view(16, 3) % 6
     counts = [
-        int((decoded(Ending(Eager(end=1.0), 3, 8, floor=floor), regime, rows).tokens[:, 3:] == END).sum())
+        int((decoded(Ending(Eager(end=1.0), 3, 8, floor=floor), decoding, rows).tokens[:, 3:] == END).sum())
         for floor in (1.0, 0.02)
     ]
     assert counts[0] > counts[1]
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_padding_is_never_revealed(temperature: float, tmp_path: FilePath) -> None:
+def test_padding_is_never_revealed(temperature: float, tmp_path: Path) -> None:
     """The padding token is the likeliest by far; where it is no end token it has probability 0."""
-    path = decoded(Ending(Eager()), Regime(token_temperature=temperature), canvas(3, 1))
+    path = decoded(Ending(Eager()), Decoding(token_temperature=temperature), canvas(3, 1))
     kept = path.order >= 0
     assert not bool((path.tokens.gather(1, path.order.clamp(min=0))[kept] == PAD).any())
     illada = load_denoiser(write(tmp_path, "illada"))
@@ -306,8 +310,8 @@ def test_a_learned_order_reads_the_states_it_was_trained_on(llada: Transformer) 
         return policy(view)
 
     tokens = torch.tensor([[3, 4, 29, 29, 29, 29]])
-    path = unmask(around, unwrapped(spy, around), tokens)
+    path = unmask(around, score_inner_states(spy, around), tokens)
     torch.testing.assert_close(seen[0].states, llada.hidden(tokens))
     assert int(path.reveals[0]) == 4
-    assert getattr(unwrapped(policy, around), "whole", None) == policy.whole
-    assert not getattr(unwrapped(policy, around), "oracle", True)
+    assert getattr(score_inner_states(policy, around), "whole", None) == policy.whole
+    assert not getattr(score_inner_states(policy, around), "oracle", True)

@@ -1,0 +1,85 @@
+"""``Decoding``: every option of a decoding, declared once. The loop, text generation, evaluations, presets and commands take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from unmask.decoding.paces import load_pace
+from unmask.decoding.protocols import Pace
+from unmask.runs.names import did_you_mean
+
+Ends = Literal["allow", "damp", "suppress", "forbid"]
+Cache = Literal["none", "prefix", "dual"]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How to decode, whatever the denoiser and the scheduler. The papers' L–B–T are the canvas, ``block`` and ``steps``.
+
+    Attributes:
+        block: Positions per block, from the left (semi-autoregressive decoding); None is one block, any order.
+        steps: Step budget for the whole region, spread evenly (parallel decoding); None reveals one position per step.
+        pace: How many positions per step: top, threshold:p=0.9, factor, entropy_bound, kl_stable, dilated, bernoulli.
+        order_temperature: 0 takes the position with the best score; above 0, positions are drawn from softmax(scores/τ).
+        token_temperature: 0 takes the likeliest token.
+        top_p: Draw tokens only from the likeliest ones that together have this probability.
+        ends: End tokens: allow; damp them while little is revealed; suppress them until nothing else is left; forbid.
+        end_floor: The factor that damped end tokens start with, in [0, 1].
+        min_length: No end token in this many positions.
+        stop_at_end: A row ends when everything before its first end token is revealed.
+        guidance: Scale of classifier-free guidance; above 0 it doubles the denoiser calls.
+        cache: prefix computes only from the block on, dual only the block; approximate, see docs/caching.md.
+        refresh: With a cache, compute everything again after this many steps; None only where a block begins.
+        share: Forward equal canvases of a batch once.
+    """
+
+    block: int | None = None
+    steps: int | None = None
+    pace: str | Pace = "top"
+    order_temperature: float = 0.0
+    token_temperature: float = 0.0
+    top_p: float = 1.0
+    ends: Ends = "allow"
+    end_floor: float = 0.4
+    min_length: int = 0
+    stop_at_end: bool = True
+    guidance: float = 0.0
+    cache: Cache = "none"
+    refresh: int | None = None
+    share: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("block", "steps", "refresh"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        for name in ("order_temperature", "token_temperature", "guidance"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a number of at least 0, got {getattr(self, name)}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+        if not 0 <= self.end_floor <= 1:
+            raise ValueError(f"end_floor must be in [0, 1], got {self.end_floor}")
+        if self.min_length < 0:
+            raise ValueError(f"min_length must be at least 0, got {self.min_length}")
+        for name, known in (("ends", get_args(Ends)), ("cache", get_args(Cache))):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}")
+        if self.refresh is not None and self.cache == "none":
+            raise ValueError(
+                f"refresh is {self.refresh}, but there is no cache to refresh: set cache to prefix or dual"
+            )
+
+    @property
+    def rule(self) -> Pace:
+        """The pace itself."""
+        return load_pace(self.pace) if isinstance(self.pace, str) else self.pace
+
+    def describe(self) -> str:
+        """Blocks, steps and pace in words, for the heading of a table or a trace."""
+        parts = [f"blocks of {self.block}"] if self.block else []
+        parts += [f"{self.steps} steps"] if self.steps else []
+        pace = [self.pace] if isinstance(self.pace, str) and self.pace != "top" else []
+        return ", ".join([*(parts or ["any order"]), *pace])
