@@ -4,7 +4,7 @@ BIN := .venv/bin
 THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test study slow soak lint clean
+.PHONY: help env demo test golden study slow soak lint clean
 QUICK ?=
 SOAK ?= 600
 JOBS ?= 2
@@ -47,6 +47,9 @@ demo: env ## see the order of thought, on a laptop, in minutes
 
 test: env ## every test but the slow studies
 	$(THREADS) $(BIN)/pytest -q -n 2 -m "not slow"
+
+golden: env ## record anew what tests/golden compares with; only where a change of results is wanted
+	$(THREADS) PYTHONPATH=tests $(BIN)/python tests/golden/golden.py
 
 study: env ## every study into runs/study, two at a time, and the slow tests; goes on where it stopped (QUICK=1: small; DATA=folder: published files)
 	$(MAKE) -j $(JOBS) $(addprefix study-,$(STUDIES) $(AFTER_LENGTHS))

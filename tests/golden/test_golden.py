@@ -1,0 +1,46 @@
+"""Everything is computed as it was recorded, to the bit: decodings, generated text, trainings, studies and ``unmask verify``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import pytest
+
+from golden import GROUPS, RECORD, computed, probe
+
+STORED: dict[str, Any] = json.loads(RECORD.read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_arithmetic() -> None:
+    if probe() != STORED["probe"]:
+        pytest.skip(
+            f"floating point differs from the machine of the record ({STORED['recorded with']}): record anew on the commit that "
+            "is trusted, with make golden, and compare with that"
+        )
+
+
+@pytest.fixture(autouse=True)
+def unchecked() -> Iterator[None]:
+    """Without the checks of shapes, which the other tests make: they change no number and take as long as the rest."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+def test_every_group_is_recorded() -> None:
+    assert list(STORED["groups"]) == list(GROUPS)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_nothing_has_changed(group: str, tmp_path: Path) -> None:
+    found, expected = computed(group, tmp_path), STORED["groups"][group]
+    changed = [name for name in expected if name in found and found[name] != expected[name]]
+    lost, new = [name for name in expected if name not in found], [name for name in found if name not in expected]
+    told = [f"{kind}: {name}" for kind, names in (("changed", changed), ("lost", lost), ("new", new)) for name in names]
+    assert not told, f"{group}: {len(told)} of {len(expected)} entries differ\n" + "\n".join(told)
