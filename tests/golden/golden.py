@@ -37,22 +37,22 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast
 
-from family_fixtures import write  # pyright: ignore[reportMissingImports]
-from unmask import Regime, load_denoiser, load_pace, load_scheduler, path_logp, unmask
-from unmask.cli import main as command
+from support.families import write
+from unmask import Canvas, Decoding, load_denoiser, load_scheduler, trajectory_logp, unmask
+from unmask.cli.main import main as command
 from unmask.denoisers.transformer import TransformerConfig
-from unmask.finetune import MaskedTraining
-from unmask.generate import generate, infill
-from unmask.learn import Learn, learn
-from unmask.policies.policy import PolicyConfig
-from unmask.presets import load_preset
-from unmask.pretrain import Pretrain, pretrain
-from unmask.recipe import PolicyTraining
-from unmask.second_stage import SecondStage, finetune
+from unmask.generation.generate import generate, infill
+from unmask.runs.presets import load_preset
+from unmask.schedulers.policy import PolicyConfig
 from unmask.tasks.arithmetic import Arithmetic
+from unmask.tasks.jsonl import TextData
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
-from unmask.tasks.text import TextData
+from unmask.training.denoiser.masked_trainer import MaskedTraining
+from unmask.training.denoiser.pretrain import Pretrain, pretrain
+from unmask.training.denoiser.second_stage import SecondStage, finetune
+from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.run import Learn, learn
 
 RECORD = Path(__file__).with_name("record.json")
 Entries = dict[str, str]
@@ -165,31 +165,31 @@ FEW = tuple(name for name in SCHEDULERS if name != "look_ahead")
 OPTIONED = ("pc_sampler:decay=0:cap=10", "look_ahead:among=2")
 
 
-def decodings(cells: int) -> dict[str, tuple[Regime, bool]]:
+def decodings(cells: int) -> dict[str, tuple[Decoding, bool]]:
     """Name → how to decode, and whether the truth is forced."""
     third = cells // 3
     free = {
-        "any order": Regime(),
-        "block": Regime(block=third),
-        "budget": Regime(steps=4),
-        "block and budget": Regime(block=third + 1, steps=5),
-        "threshold": Regime(pace=load_pace("threshold:p=0.7")),
-        "factor": Regime(pace=load_pace("factor")),
-        "entropy bound": Regime(pace=load_pace("entropy_bound:gamma=0.5")),
-        "kl stable": Regime(pace=load_pace("kl_stable:p=0.5:epsilon=0.3:steps=1"), steps=6),
-        "dilated": Regime(pace=load_pace("dilated"), block=8),
-        "bernoulli": Regime(pace=load_pace("bernoulli")),
-        "drawn order": Regime(order_temperature=0.7),
-        "drawn order, budget": Regime(order_temperature=0.7, steps=4),
-        "drawn tokens": Regime(token_temperature=1.3, top_p=0.9),
-        "drawn order and tokens, block": Regime(block=third, order_temperature=0.5, token_temperature=0.8),
+        "any order": Decoding(),
+        "block": Decoding(block=third),
+        "budget": Decoding(steps=4),
+        "block and budget": Decoding(block=third + 1, steps=5),
+        "threshold": Decoding(pace="threshold:p=0.7"),
+        "factor": Decoding(pace="factor"),
+        "entropy bound": Decoding(pace="entropy_bound:gamma=0.5"),
+        "kl stable": Decoding(pace="kl_stable:p=0.5:epsilon=0.3:steps=1", steps=6),
+        "dilated": Decoding(pace="dilated", block=8),
+        "bernoulli": Decoding(pace="bernoulli"),
+        "drawn order": Decoding(order_temperature=0.7),
+        "drawn order, budget": Decoding(order_temperature=0.7, steps=4),
+        "drawn tokens": Decoding(token_temperature=1.3, top_p=0.9),
+        "drawn order and tokens, block": Decoding(block=third, order_temperature=0.5, token_temperature=0.8),
     }
     forced = {
-        "forced": Regime(),
-        "forced, budget": Regime(steps=4),
-        "forced, block, drawn order": Regime(block=third, order_temperature=0.7),
+        "forced": Decoding(),
+        "forced, budget": Decoding(steps=4),
+        "forced, block, drawn order": Decoding(block=third, order_temperature=0.7),
     }
-    return {name: (regime, False) for name, regime in free.items()} | {n: (r, True) for n, r in forced.items()}
+    return {name: (decoding, False) for name, decoding in free.items()} | {n: (r, True) for n, r in forced.items()}
 
 
 def decoded(
@@ -208,23 +208,14 @@ def decoded(
     for name in schedulers:
         scheduler = load_scheduler(name, model, denoiser)
         for way in ways or known:
-            regime, forced = known[way]
-            path = unmask(
-                model,
-                scheduler,
-                canvas.tokens,
-                regime,
-                target=canvas.target if forced else None,
-                reference=canvas.target,
-                region=canvas.region,
-                seeds=seeds,
-                record=False,
-            )
+            decoding, forced = known[way]
+            path = unmask(model, scheduler, canvas.seeded(seeds), decoding, forced=forced, record=False)
             made[f"{denoiser} | {name} | {way}"] = of_path(path)
             if forced and name == "confidence":
-                priced = path_logp(model, canvas.target, path.order, path.step)
+                priced = trajectory_logp(model, canvas.truth, path.order, path.step)
                 made[f"{denoiser} | {name} | {way}, priced again"] = digest([priced])
-    path = unmask(model, load_scheduler("margin"), canvas.tokens, reference=canvas.target, record=True, share=True)
+    shared = Decoding(share=True)
+    path = unmask(model, load_scheduler("margin"), Canvas(canvas.tokens, canvas.target), shared, record=True)
     states = path.states
     assert states is not None
     kept = [states.row, states.step, states.tokens, states.eligible, states.revealed, states.scores, states.confidence]
@@ -351,7 +342,15 @@ FILLED: dict[str, dict[str, Any]] = {
 
 def generation(made: Any) -> str:
     """Of the path; the texts follow from the tokens, and are digested with them."""
-    return f"{of_path(made.path)} {hashlib.sha256(json.dumps(made.texts).encode()).hexdigest()[:8]}"
+    return f"{of_path(made.trajectory)} {hashlib.sha256(json.dumps(made.texts).encode()).hexdigest()[:8]}"
+
+
+def split(options: dict[str, Any]) -> tuple[str, Decoding, dict[str, Any]]:
+    """The scheduler, the options of the loop, and the others."""
+    given = dict(options)
+    scheduler = given.pop("scheduler", "confidence")
+    others = {name: given.pop(name) for name in ("length",) if name in given}
+    return scheduler, Decoding(**given), others
 
 
 def texts(folder: Path) -> Entries:
@@ -362,19 +361,26 @@ def texts(folder: Path) -> Entries:
         longer = {"llada": {"max_sequence_length": 48}, "smdm": {}}.get(family, {"max_position_embeddings": 48})
         denoiser, tokenizer = load_denoiser(write(folder / family, family, **longer)), words(**given)
         for way, options in {**PLAIN, **CACHED}.items():
-            done = generate(denoiser, tokenizer, PROMPTS, seeds=seeds, **options)
+            scheduler, decoding, others = split(options)
+            done = generate(denoiser, tokenizer, PROMPTS, scheduler, decoding, seeds=seeds, **others)
             made[f"{family} | {way}"] = generation(done)
         for way, options in FILLED.items():
-            made[f"{family} | gaps, {way}"] = generation(infill(denoiser, tokenizer, GAPS, seeds=seeds, **options))
+            decoding = Decoding(**options)
+            made[f"{family} | gaps, {way}"] = generation(
+                infill(denoiser, tokenizer, GAPS, decoding=decoding, seeds=seeds)
+            )
         turns = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
         made[f"{family} | chat"] = generation(generate(denoiser, tokenizer, turns, length=6, chat=True))
     denoiser, tokenizer = load_denoiser(bert(folder / "bert")), wordpieces()
     for way, options in PLAIN.items():
-        done = generate(denoiser, tokenizer, ["the cat", "", "the s on"], seeds=seeds, **options)
+        scheduler, decoding, others = split(options)
+        done = generate(denoiser, tokenizer, ["the cat", "", "the s on"], scheduler, decoding, seeds=seeds, **others)
         made[f"bert | {way}"] = generation(done)
     for way, options in list(FILLED.items())[:3]:
         gaps = ["the <mask> sat on the mat .", "<mask:2>", "cat <mask:3> on <mask>"]
-        made[f"bert | gaps, {way}"] = generation(infill(denoiser, tokenizer, gaps, seeds=seeds, **options))
+        made[f"bert | gaps, {way}"] = generation(
+            infill(denoiser, tokenizer, gaps, decoding=Decoding(**options), seeds=seeds)
+        )
     return made
 
 

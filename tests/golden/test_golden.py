@@ -10,7 +10,7 @@ from typing import Any
 import jaxtyping
 import pytest
 
-from golden import GROUPS, RECORD, computed, probe
+from golden.golden import GROUPS, RECORD, computed, probe
 
 STORED: dict[str, Any] = json.loads(RECORD.read_text())
 
