@@ -1,0 +1,236 @@
+"""The task ``reaction``: parts of reactions are hidden, and what is filled in is judged as chemistry.
+
+``B`` canvases, ``L`` positions. The region of a row is what is hidden: blocks and positions count inside it. The denoisers were
+trained on patents and have probably seen these reactions; schedulers and policies have not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from unmask.decoding.protocols import Canvas, Denoiser, Verdict
+from unmask.generation.text_canvas import Tokenizer, load_tokenizer
+from unmask.tasks.shuffled import shuffled_rows
+from unmask_studies.reactions.chemistry import canonicalize, conserves_atoms, same_molecule
+from unmask_studies.reactions.hiding import Hide, choose_hidden
+from unmask_studies.reactions.smiles import ARROW, OPEN, Reaction, expand_open, read_reactions, tokenize
+
+SIDES = ("train", "validation", "all")
+
+
+@dataclass(frozen=True)
+class ReactionData:
+    """The reactions of a CSV ``file`` (reactants, product).
+
+    ``hide`` chooses what is hidden and ``share`` how much of it (:func:`~unmask_studies.reactions.hiding.choose_hidden`).
+    Reactions longer than ``longest`` tokens are left out. A ``validation`` share of the products is held out; the side of a product
+    follows from its SMILES and the seed.
+    """
+
+    kind: Literal["reaction"] = "reaction"
+    file: str = ""
+    hide: Hide = "random"
+    share: float = 0.7
+    longest: int = 100
+    validation: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.hide not in get_args(Hide):
+            raise ValueError(f"hide must be one of {', '.join(get_args(Hide))}, got {self.hide!r}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be in (0, 1], got {self.share}")
+        if not 0 < self.validation < 1:
+            raise ValueError(f"validation must be in (0, 1), got {self.validation}")
+        if self.longest < 3:
+            raise ValueError(f"longest must be at least 3 tokens, got {self.longest}")
+
+    def problems(self, denoiser: Denoiser, name: str) -> ReactionProblems:
+        if not self.file:
+            raise ValueError("the reactions have no file: name a CSV file with columns reactants and product (--data)")
+        return ReactionProblems(self, denoiser, load_tokenizer(name))
+
+    def side_of(self, product: str) -> str:
+        """No product is on both sides."""
+        digest = hashlib.sha256(f"{self.seed} {product}".encode()).digest()
+        return "validation" if int.from_bytes(digest[:8]) / 2**64 < self.validation else "train"
+
+
+@dataclass(frozen=True, eq=False)
+class ReactionProblems:
+    """Reactions for one denoiser: canvases to train on, others held out."""
+
+    data: ReactionData
+    denoiser: Denoiser
+    tokenizer: Tokenizer
+    vary = None
+
+    @cached_property
+    def sides(self) -> dict[str, ReactionTask]:
+        reactions = [one for one in read_reactions(self.data.file) if self._fits(one)]
+        if not reactions:
+            raise ValueError(f"{self.data.file}: every reaction is longer than {self._longest} tokens; raise longest")
+        parts: dict[str, list[Reaction]] = {"train": [], "validation": [], "all": reactions}
+        for reaction in reactions:
+            parts[self.data.side_of(reaction.product)].append(reaction)
+        return {side: self._task(tuple(rows)) for side, rows in parts.items()}
+
+    @property
+    def _longest(self) -> int:
+        limit = getattr(getattr(self.denoiser, "config", None), "max_length", None)
+        return self.data.longest if limit is None else min(self.data.longest, limit - 2)
+
+    def _fits(self, reaction: Reaction) -> bool:
+        return len(tokenize(reaction.smiles)) <= self._longest
+
+    def _task(self, reactions: tuple[Reaction, ...]) -> ReactionTask:
+        return ReactionTask(reactions, self.denoiser, self.tokenizer, self.data.hide, self.data.share, self.data.seed)
+
+    def __call__(self, step: int, count: int) -> Canvas:
+        train = self.sides["train"]
+        if not len(train):
+            raise ValueError(f"{self.data.file} has too few reactions: none is left to train on")
+        rows = shuffled_rows(self.data.seed, step, count, len(train))
+        # Other tokens are hidden each time a reaction comes up again.
+        return replace(train, seed=self.data.seed + 1 + step).canvas(rows.tolist())
+
+    def judge(self, target: Int[Tensor, "B L"], tokens: Int[Tensor, "B L"]) -> Bool[Tensor, "B"]:
+        """Right is the target, or another way to write the same molecules."""
+        ways = [
+            self.sides["all"].same_reaction(theirs, ours)
+            for theirs, ours in zip(target.tolist(), tokens.tolist(), strict=True)
+        ]
+        return torch.tensor(ways, dtype=torch.bool, device=tokens.device)
+
+    def held_out(self, count: int, which: str | None = None) -> ReactionTask:
+        """The first ``count`` reactions of a side, by default of the validation side."""
+        side = which or "validation"
+        if side not in SIDES:
+            raise ValueError(f"validation of reactions must be one of {', '.join(SIDES)}, got {which!r}")
+        task = self.sides[side]
+        return replace(task, reactions=task.reactions[:count])
+
+    def fixed(self) -> Canvas:
+        return self.sides["train"].canvas(range(len(self.sides["train"])))
+
+
+@dataclass(frozen=True, eq=False)
+class ReactionTask:
+    """Reactions with hidden tokens."""
+
+    reactions: tuple[Reaction, ...]
+    denoiser: Denoiser
+    tokenizer: Tokenizer
+    hide: Hide = "random"
+    share: float = 0.7
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        return "reaction"
+
+    def __len__(self) -> int:
+        return len(self.reactions)
+
+    def canvas(self, rows: Sequence[int]) -> Canvas:
+        tokens = [tokenize(self.reactions[row].smiles) for row in rows]
+        hidden = [
+            choose_hidden(one, self.hide, self.share, self.seed, row) for one, row in zip(tokens, rows, strict=True)
+        ]
+        return make_canvas(self.denoiser, self.tokenizer, tokens, hidden)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The SMILES of a row; a token that writes nothing (a mask, padding) ends in no molecule."""
+        kept = [token for token in ids if token not in (self.denoiser.pad_id, *self.denoiser.end_ids)]
+        return "".join(self.tokenizer.decode([token], skip_special_tokens=True) for token in kept)
+
+    def same_reaction(self, target: Sequence[int], tokens: Sequence[int]) -> bool:
+        """Whether both rows write the same reactants and the same product."""
+        if list(target) == list(tokens):
+            return True
+        theirs, ours = self.text(target).split(ARROW), self.text(tokens).split(ARROW)
+        return len(theirs) == len(ours) == 2 and all(map(same_molecule, theirs, ours))
+
+    def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict:
+        """Exact: the reaction itself, however its molecules are written. Share: hidden tokens that are the target's."""
+        canvas = self.canvas(rows)
+        assert canvas.region is not None
+        verdict = Verdict.of(tokens, canvas.truth, canvas.region)
+        same = [
+            self.same_reaction(theirs, ours)
+            for theirs, ours in zip(canvas.truth.tolist(), tokens.tolist(), strict=True)
+        ]
+        return replace(verdict, exact=torch.tensor(same, dtype=torch.bool))
+
+    def assess(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> list[dict[str, bool]]:
+        """More about each answer: the same tokens, the same molecule, a valid molecule, atoms that the reactants have."""
+        canvas, found = self.canvas(rows), []
+        for target, ours in zip(canvas.truth.tolist(), tokens.tolist(), strict=True):
+            reactants, _, product = self.text(ours).partition(ARROW)
+            found.append(
+                {
+                    "identical": target == ours,
+                    "equivalent": self.same_reaction(target, ours),
+                    "valid": canonicalize(product) is not None and canonicalize(reactants) is not None,
+                    "conserved": conserves_atoms(reactants, product),
+                }
+            )
+        return found
+
+    def stratum(self, row: int) -> str:
+        length = len(tokenize(self.reactions[row].product))
+        return "product up to 25 tokens" if length <= 25 else "26 to 35 tokens" if length <= 35 else "36 tokens or more"
+
+    def draw(self, row: int, tokens: Int[Tensor, "L"]) -> str:
+        return self.text(tokens.tolist())
+
+
+def make_canvas(
+    denoiser: Denoiser, tokenizer: Tokenizer, reactions: Sequence[Sequence[str]], hidden: Sequence[Sequence[int]]
+) -> Canvas:
+    """Reactions as token lists, and the places that are hidden in each, as one batch padded on the right."""
+    encoded = [_encode(tokenizer, tokens) for tokens in reactions]
+    width = max(len(ids) for ids, _ in encoded)
+    target = torch.full((len(encoded), width), denoiser.pad_id or 0)
+    attention, region = (torch.zeros(len(encoded), width, dtype=torch.bool) for _ in range(2))
+    for number, ((ids, start), places) in enumerate(zip(encoded, hidden, strict=True)):
+        target[number, : len(ids)] = torch.tensor(ids)
+        attention[number, : len(ids)] = True
+        region[number, [start + place for place in places]] = True
+    tokens = target.masked_fill(region, denoiser.mask_id)
+    return Canvas(tokens=tokens, target=target, region=region, attention=attention)
+
+
+def _encode(tokenizer: Tokenizer, tokens: Sequence[str]) -> tuple[list[int], int]:
+    """Ids with special tokens, and the place of the reaction's first token among them."""
+    text = "".join(tokens)
+    inner = tokenizer.encode(text, add_special_tokens=False)
+    if len(inner) != len(tokens):
+        raise ValueError(
+            f"the tokenizer makes {len(inner)} tokens of the {len(tokens)} of {text[:60]!r}: expected one for each; "
+            "name a model of reactions, such as one that unmask models rxnmapper writes"
+        )
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if unknown is not None and unknown in inner:
+        raise ValueError(f"the model does not know the token {tokens[inner.index(unknown)]!r} of {text[:60]!r}")
+    ids = tokenizer.encode(text)
+    start = next(n for n in range(len(ids)) if ids[n : n + len(inner)] == inner)
+    return ids, start
+
+
+def open_canvas(denoiser: Denoiser, tokenizer: Tokenizer, text: str) -> Canvas:
+    """One reaction as a user types it, ``?`` or ``?7`` for what is open."""
+    tokens = expand_open(tokenize(text))
+    places = [place for place, token in enumerate(tokens) if token == OPEN]
+    if ARROW not in tokens or not places:
+        raise ValueError(f"expected reactants{ARROW}product with {OPEN} for what is open, got {text[:80]!r}")
+    filled = ["C" if token == OPEN else token for token in tokens]  # any token the model knows: it is hidden anyway
+    return make_canvas(denoiser, tokenizer, [filled], [places]).without_target()
