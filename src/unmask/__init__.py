@@ -14,14 +14,14 @@ from unmask.schedulers.loading import load_scheduler
 __version__ = "0.1.0"
 __all__ = [
     "Canvas",
-    "Decoding",
     "Denoiser",
     "Pace",
+    "Trajectory",
+    "Decoding",
     "Report",
     "Scheduler",
     "States",
     "Task",
-    "Trajectory",
     "Verdict",
     "View",
     "evaluate",
