@@ -10,15 +10,18 @@ import dataclasses
 import difflib
 import tomllib
 import types
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from unmask.assets import PRESETS
+from unmask.runs.names import EntryPoints
 
 PRESET_FILES = PRESETS
+PRESET_FOLDERS = EntryPoints("unmask.presets")
+"""Kind → a folder of further presets, which another package brings."""
 T = TypeVar("T")
 
 
@@ -34,12 +37,23 @@ class Preset:
 
 def list_presets(kind: str | None = None) -> tuple[Preset, ...]:
     """The presets of one kind, or of every kind, by name."""
-    paths = sorted(PRESET_FILES.glob(f"{kind or '*'}/*.toml"))
-    return tuple(Preset(path.parent.name, path.stem, _description(path), path) for path in paths)
+    folders = {path.name: path for path in sorted(PRESET_FILES.iterdir()) if path.is_dir()}
+    folders |= {name: PRESET_FOLDERS[name] for name in PRESET_FOLDERS}
+    return tuple(
+        Preset(name, path.stem, _description(path), path)
+        for name, folder in folders.items()
+        if kind in (None, name)
+        for path in sorted(folder.glob("*.toml"))
+    )
 
 
-def load_preset(name_or_path: str | Path, cls: type[T], kind: str | None = None) -> T:
-    """The dataclass `cls` as a preset sets it.
+def load_preset(
+    name_or_path: str | Path,
+    cls: type[T],
+    kind: str | None = None,
+    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> T:
+    """The dataclass `cls` as a preset sets it; `change` edits the file's tables before they are checked.
 
     `name_or_path` is a preset's name, "kind/name", or the path of a TOML file (a `Path`, or text that ends in
     .toml). `kind` narrows the names down to that kind.
@@ -53,6 +67,7 @@ def load_preset(name_or_path: str | Path, cls: type[T], kind: str | None = None)
     if kind is None and path.parent.parent == PRESET_FILES:
         kind = path.parent.name  # what a preset extends is of its own kind
     table = _read(path, label, kind)
+    table = table if change is None else change(table)
     try:
         return cast(T, fill(cls, table, None, ""))
     except ValueError as error:
@@ -81,15 +96,15 @@ def _read(path: Path, label: str, kind: str | None, below: tuple[Path, ...] = ()
     extended = path.parent / name if name.endswith(".toml") else _find(name, kind)
     if extended in (*below, path):
         raise ValueError(f"preset {label}: extends {name!r}, which extends it in turn; end the circle")
-    return _over(_read(extended, name, kind, (*below, path)), table)
+    return overlay(_read(extended, name, kind, (*below, path)), table)
 
 
-def _over(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def overlay(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """``table`` with ``changes``, which within a table change only the keys they name."""
     merged = dict(table)
     for key, value in changes.items():
         inner = merged.get(key)
-        merged[key] = _over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        merged[key] = overlay(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
     return merged
 
 

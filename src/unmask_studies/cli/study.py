@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.cli.shell import console, progress_bar
-from unmask_studies.catalogue import STUDIES, entries, load_study
-from unmask_studies.study import Cell, Done, Findings, conclude, run_study
+from unmask_studies.catalogue import list_studies, load_study
+from unmask_studies.study import Done, Findings, conclude, run_study
+from unmask_studies.tables import Cell
 
 
 def study_command(
@@ -31,7 +32,7 @@ def study_command(
     runs: Path | None = None,
     train: bool = True,
     denoiser: str | None = None,
-    orders: str | None = None,
+    schedulers: str | None = None,
     seed: int | None = None,
 ) -> None:
     """Answer a question by a table. Every table and figure of the paper, at our scale, and what the paper does not ask.
@@ -54,20 +55,22 @@ def study_command(
         limit: How many puzzles of each set, in place of the preset's numbers.
         reuse: Folders of other studies: what they have measured already, on the same puzzles, is not measured again.
         runs: A folder of finished runs, each called after its preset or preset@seed, for studies that train.
-        train: Train what is missing among the runs. With --no-train it is left out (ablations).
+        train: Train what is missing among the runs. With --no-train it is omitted (ablations).
         denoiser: Another denoiser than the preset's, for studies of one denoiser.
-        orders: Other orders than the preset's, separated by commas.
-        seed: Which generated puzzles, and the seed of random orders.
+        schedulers: Other schedulers than the preset's, separated by commas.
+        seed: Which generated puzzles, and the seed of random schedulers.
     """
     if name == "list":
         console.print(_listing())
         return
     study = load_study(name, quick, preset)
     chosen = (
-        None if orders is None else tuple(dict.fromkeys(word.strip() for word in orders.split(",") if word.strip()))
+        None
+        if schedulers is None
+        else tuple(dict.fromkeys(word.strip() for word in schedulers.split(",") if word.strip()))
     )
     study = _changed(
-        name, study, data=data or None, runs=runs, train=None if train else False, denoiser=denoiser, orders=chosen
+        name, study, data=data or None, runs=runs, train=None if train else False, denoiser=denoiser, schedulers=chosen
     )
     if seed is not None:
         study = replace(study, seed=seed)
@@ -79,8 +82,9 @@ def study_command(
     elif limit is not None or not generated:
         raise ValueError(f"the study {name} has its own puzzles: it takes neither --limit nor --no-generated")
     folder = out or Path("runs") / "study" / (f"{name}-quick" if quick else name)
-    names = [done.name for done in _shown(run_study(study, folder, resume, reuse))]
-    findings = conclude(study, folder, names, name, shlex.join(["unmask", *sys.argv[1:]]))
+    for _ in _shown(run_study(study, folder, resume, reuse)):
+        pass
+    findings = conclude(study, folder, name, shlex.join(["unmask", *sys.argv[1:]]))
     for table in tables(findings):
         console.print(table)
     drawn = ", ".join(f"{figure}.svg" for figure in findings.figures)
@@ -103,7 +107,7 @@ def tables(findings: Findings) -> list[Table]:
 
 def _listing() -> Table:
     table = Table("study", "what", "minutes on one core", "with --quick")
-    for entry in entries():
+    for entry in list_studies().values():
         table.add_row(entry.name, entry.description, f"{entry.minutes:.0f}", f"{entry.quick_minutes:.0f}")
     return table
 
@@ -129,7 +133,9 @@ def _changed(name: str, study: Any, **options: Any) -> Any:
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
         if not _has(study, key):
-            able = [other for other, kind in STUDIES.items() if key in {field.name for field in fields(kind)}]
+            able = [
+                entry.name for entry in list_studies().values() if key in {f.name for f in fields(entry.load_class())}
+            ]
             option = "no-train" if key == "train" else key
             raise ValueError(f"the study {name} has no use for --{option}: {', '.join(able)} have")
     return replace(study, **given)
