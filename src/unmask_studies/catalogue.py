@@ -35,8 +35,8 @@ class Entry:
     name: str
     description: str
     study: str
-    minutes: float
-    quick_minutes: float
+    minutes: int
+    quick_minutes: int
     path: Path
 
     def load_class(self) -> type[GridStudy]:

@@ -1,7 +1,7 @@
 """Antibody design: the CDRs of held-out antibodies, filled by pretrained masked language models under different schedulers.
 
 Two numbers of each scheduler: −log p(x | σ) of the true residues along its own order σ, exact for every scheduler but the random
-one (then the mean of several draws), and the share of residues that greedy free-running decoding recovers. A policy is trained on the
+one (then the mean of several draws), and the share of residues that greedy free decoding recovers. A policy is trained on the
 training antibodies and selected on the validation antibodies; the test antibodies are used for the tables alone.
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask_studies import figures
-from unmask_studies.bench.policy_cost import PAPER, PolicyCost, policy_cost
+from unmask_studies.bench.policy_cost import PAPER, PolicyCost, measure_policy_cost
 from unmask_studies.study import Findings, GridStudy, Key, Results
 from unmask_studies.tables import Table, TableRow
 
@@ -27,7 +27,7 @@ class Cost(GridStudy):
         return (["policy cost"],)
 
     def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
-        return {"found": [asdict(one) for one in policy_cost(self.backbones)]}
+        return {"found": [asdict(one) for one in measure_policy_cost(self.backbones)]}
 
     def findings(self, results: Results) -> Findings:
         rows: list[TableRow] = []
