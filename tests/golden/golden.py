@@ -681,7 +681,7 @@ def studied(name: str, folder: Path, *options: str) -> Entries:
 
 def studies(folder: Path) -> Entries:
     made = studied("sudoku-4x4", folder / "orders", "--quick", "--limit", "24")
-    made |= studied("tau", folder / "tau", "--quick", "--limit", "3", "--orders", "random,confidence,sas")
+    made |= studied("tau", folder / "tau", "--quick", "--limit", "3", "--schedulers", "random,confidence,sas")
     return made
 
 

@@ -65,7 +65,7 @@ class Evaluate:
     clues: str | None = None
     """For generated puzzles: rao, wide, or a range such as 25-35."""
     batch: int = 64
-    """Canvases decoded together. It changes speed and memory, not results."""
+    """Canvases decoded processes. It changes speed and memory, not results."""
     seed: int = 0
     """For generated puzzles and for random orders."""
     nll: bool = True

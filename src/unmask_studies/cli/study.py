@@ -12,8 +12,9 @@ from rich.text import Text
 from tyro.conf import Positional
 
 from unmask.cli.shell import console, find_option, progress_bar, quote_command, with_config
-from unmask_studies.catalogue import STUDIES, entries, load_study
-from unmask_studies.study import Cell, Done, Findings, conclude, run_study
+from unmask_studies.catalogue import list_studies, load_study
+from unmask_studies.study import Done, Findings, conclude, run_study
+from unmask_studies.tables import Cell
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Study:
     def from_words(cls, words: Sequence[str]) -> Any:
         """With the fields of the study that ``words`` name as further options."""
         first = words[0] if words and not words[0].startswith("-") else "list"
-        name = next((word for word in words if word in STUDIES), first)
+        name = next((word for word in words if word in list_studies()), first)
         if name == "list":
             return cls
         preset = find_option(words, "--preset")
@@ -63,8 +64,9 @@ class Study:
         (declared,) = (one for one in fields(self) if one.name == "config")
         study = self._change_sets(getattr(self, "config"), declared.default)  # noqa: B009
         folder = self.out or Path("runs") / "study" / (f"{self.name}-quick" if self.quick else self.name)
-        names = [done.name for done in _show(run_study(study, folder, self.resume, self.reuse))]
-        findings = conclude(study, folder, names, self.name, quote_command())
+        for _ in _show(run_study(study, folder, self.resume, self.reuse)):
+            pass
+        findings = conclude(study, folder, self.name, quote_command())
         for table in tables(findings):
             console.print(table)
         figures = ", ".join(f"{figure}.svg" for figure in findings.figures)
@@ -100,7 +102,7 @@ def tables(findings: Findings) -> list[Table]:
 
 def _listing() -> Table:
     table = Table("study", "what", "minutes on one core", "with --quick")
-    for entry in entries():
+    for entry in list_studies().values():
         table.add_row(entry.name, entry.description, f"{entry.minutes:.0f}", f"{entry.quick_minutes:.0f}")
     return table
 
