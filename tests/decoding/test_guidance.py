@@ -17,7 +17,7 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.paces import PACES, load_pace
 from unmask.decoding.pricing import price
-from unmask.decoding.protocols import Denoiser, Trajectory, View
+from unmask.decoding.protocols import Canvas, Denoiser, Trajectory, View, needs_truth, prices_all
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.generation.generate import generate
@@ -46,7 +46,7 @@ class Eager(Counting):
         return states
 
 
-def canvas(*prompts: int, length: int = 8) -> dict[str, Any]:
+def canvas(*prompts: int, length: int = 8) -> Canvas:
     """Prompts of these lengths, padded on the left."""
     start = max(prompts)
     tokens = torch.full((len(prompts), start + length), MASK)
@@ -56,7 +56,7 @@ def canvas(*prompts: int, length: int = 8) -> dict[str, Any]:
         attention[row, : start - count] = False
     region = torch.zeros_like(attention)
     region[:, start:] = True
-    return {"tokens": tokens, "attention": attention, "region": region}
+    return Canvas(tokens, region=region, attention=attention, seeds=torch.arange(len(tokens)))
 
 
 @pytest.fixture(scope="module")
@@ -97,36 +97,36 @@ def test_guidance_with_padding(llada: Transformer) -> None:
 
 def test_guidance_costs_twice_and_says_so(llada: Transformer) -> None:
     tokenizer = words(31, eos=27)
-    plain = generate(llada, tokenizer, ["w3 w4", "w5"], length=6, stop_at_end=False)
-    guided = generate(llada, tokenizer, ["w3 w4", "w5"], length=6, stop_at_end=False, guidance=4.0)
-    assert (plain.path.denoiser_calls, guided.path.denoiser_calls) == (12, 24)
-    assert plain.path.tokens.tolist() != guided.path.tokens.tolist()
+    plain, guided = (
+        generate(
+            llada, tokenizer, ["w3 w4", "w5"], decoding=Decoding(stop_at_end=False, guidance=scale), length=6
+        ).trajectory
+        for scale in (0.0, 4.0)
+    )
+    assert (plain.denoiser_calls, guided.denoiser_calls) == (12, 24)
+    assert plain.tokens.tolist() != guided.tokens.tolist()
 
 
 def test_look_ahead_is_guided_too(llada: Transformer) -> None:
-    """A scheduler that asks the denoiser itself, with rows of its own, gets the same numbers."""
-    options: dict[str, Any] = {
-        "length": 5,
-        "scheduler": "look_ahead:among=2",
-        "guidance": 2.0,
-        "min_length": 3,
-        "ends": "damp",
-    }
-    both = generate(llada, words(31, eos=27), ["w3 w4", "w5"], **options)
-    alone = generate(llada, words(31, eos=27), ["w5"], **options)
+    """A scheduler that calls the denoiser itself, with rows of its own, gets the same numbers."""
+    decoding = Decoding(guidance=2.0, min_length=3, ends="damp")
+    both, alone = (
+        generate(llada, words(31, eos=27), prompts, "look_ahead:among=2", decoding, length=5)
+        for prompts in (["w3 w4", "w5"], ["w5"])
+    )
     assert both.texts[1:] == alone.texts
     assert both.order(1) == alone.order(0)
 
 
-def decoded(denoiser: Denoiser, decoding: Decoding, rows: dict[str, Any], scheduler: Any = confidence) -> Trajectory:
-    return unmask(denoiser, scheduler, **rows, decoding=decoding, seeds=torch.arange(len(rows["tokens"])), record=False)
+def decode(denoiser: Denoiser, decoding: Decoding, rows: Canvas, scheduler: Any = confidence) -> Trajectory:
+    return unmask(denoiser, scheduler, rows, decoding, record=False)
 
 
-def ended(path: Trajectory, row: int) -> tuple[list[int], list[int]]:
+def ended(trajectory: Trajectory, row: int) -> tuple[list[int], list[int]]:
     """The steps in which a row revealed end tokens, and those in which it revealed others."""
-    kept = path.order[row] >= 0
-    is_end = path.tokens[row, path.order[row][kept]] == END
-    steps = path.step[row][kept]
+    kept = trajectory.order[row] >= 0
+    is_end = trajectory.tokens[row, trajectory.order[row][kept]] == END
+    steps = trajectory.step[row][kept]
     return steps[is_end].tolist(), steps[~is_end].tolist()
 
 
@@ -135,12 +135,12 @@ def ended(path: Trajectory, row: int) -> tuple[list[int], list[int]]:
 def test_suppressed_end_tokens_come_last(temperature: float, block: int | None) -> None:
     """At every temperature, whatever was likeliest: an end token is revealed when nothing else is left, and the row is over."""
     denoiser, rows = Ending(Eager(end=0.9)), canvas(*[0, 1, 2, 3] * 4)
-    rows["tokens"][:, :3] = torch.arange(48).view(16, 3) % 6
+    rows.tokens[:, :3] = torch.arange(48).view(16, 3) % 6
     decoding = Decoding(block=block, token_temperature=temperature)
     early = late = 0
-    plain, path = decoded(denoiser, decoding, rows), decoded(denoiser, postpone_ends(decoding), rows)
+    plain, trajectory = decode(denoiser, decoding, rows), decode(denoiser, postpone_ends(decoding), rows)
     for row in range(16):
-        ends, others = ended(path, row)
+        ends, others = ended(trajectory, row)
         assert len(ends) <= 1
         assert max(others, default=-1) < min(ends, default=99)
         late += len(ends)
@@ -153,25 +153,25 @@ def test_suppressed_end_tokens_come_last(temperature: float, block: int | None) 
 @pytest.mark.parametrize("name", PACES)
 def test_suppression_with_every_pace(name: str) -> None:
     decoding = postpone_ends(Decoding(pace=load_pace(name), token_temperature=1.0))
-    path = decoded(Ending(Eager(end=0.9)), decoding, canvas(3, 1, 2, 0))
+    trajectory = decode(Ending(Eager(end=0.9)), decoding, canvas(3, 1, 2, 0))
     for row in range(4):
-        ends, others = ended(path, row)
+        ends, others = ended(trajectory, row)
         assert max(others, default=-1) < min(ends, default=99)
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_suppression_keeps_the_budget(temperature: float) -> None:
     decoding = Decoding(block=4, steps=4, token_temperature=temperature, stop_at_end=False)
-    path = decoded(Ending(Eager(end=0.9)), postpone_ends(decoding), canvas(3, 1, 2, 0))
-    assert path.steps == 4
-    assert path.step.tolist() == [[0, 0, 1, 1, 2, 2, 3, 3]] * 4
+    trajectory = decode(Ending(Eager(end=0.9)), postpone_ends(decoding), canvas(3, 1, 2, 0))
+    assert trajectory.steps == 4
+    assert trajectory.step.tolist() == [[0, 0, 1, 1, 2, 2, 3, 3]] * 4
 
 
 @pytest.mark.parametrize("scheduler", ["random", "right_to_left", "margin", "gumbel_confidence"])
 def test_suppression_with_other_orders(scheduler: str) -> None:
     decoding = postpone_ends(Decoding(token_temperature=0.7, order_temperature=0.5))
-    path = decoded(Ending(Eager(end=0.9)), decoding, canvas(*[3, 1, 2, 0] * 2), load_scheduler(scheduler))
-    found = [ended(path, row) for row in range(8)]
+    trajectory = decode(Ending(Eager(end=0.9)), decoding, canvas(*[3, 1, 2, 0] * 2), load_scheduler(scheduler))
+    found = [ended(trajectory, row) for row in range(8)]
     assert all(max(others, default=-1) < min(ends, default=99) for ends, others in found)
     assert any(ends for ends, _ in found)
 
@@ -202,12 +202,12 @@ def test_a_short_step_takes_end_tokens_from_the_right() -> None:
 def test_only_end_tokens_left_ends_a_row_at_once() -> None:
     """Once every hidden position wants to end, the leftmost does, and the row is over."""
     denoiser = Ending(Eager(end=50.0))
-    path = decoded(denoiser, postpone_ends(Decoding()), canvas(2))
-    assert path.order[0].tolist() == [2, *[-1] * 7]
-    assert path.tokens[0].tolist() == [0, 1, END, *[PAD] * 7]
-    assert path.denoiser_calls == 1
+    trajectory = decode(denoiser, postpone_ends(Decoding()), canvas(2))
+    assert trajectory.order[0].tolist() == [2, *[-1] * 7]
+    assert trajectory.tokens[0].tolist() == [0, 1, END, *[PAD] * 7]
+    assert trajectory.denoiser_calls == 1
     # By confidence the first end token is another one, which says nothing of the positions before it.
-    assert decoded(denoiser, Decoding(), canvas(2)).denoiser_calls > 1
+    assert decode(denoiser, Decoding(), canvas(2)).denoiser_calls > 1
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
@@ -217,11 +217,11 @@ def test_no_end_token_before_the_least_length(temperature: float, ends: str) -> 
     decoding = Decoding(token_temperature=temperature, stop_at_end=False)
     for least in (3, 8):
         denoiser = Ending(Eager(end=2.0), 3, 8, least=least, floor=floor)
-        path = decoded(denoiser, postpone_ends(decoding) if ends == "suppress" else decoding, canvas(3, 1, 2, 0))
-        found = path.tokens[:, 3:] == END
+        trajectory = decode(denoiser, postpone_ends(decoding) if ends == "suppress" else decoding, canvas(3, 1, 2, 0))
+        found = trajectory.tokens[:, 3:] == END
         assert not bool(found[:, :least].any())
         assert bool(found[:, least:].any()) == (least < 8) or ends == "suppress"
-        assert bool(torch.isfinite(path.logp).all())
+        assert bool(torch.isfinite(trajectory.logp).all())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -229,7 +229,7 @@ def test_no_end_token_before_the_least_length(temperature: float, ends: str) -> 
 def test_damped_probabilities(floor: float, dtype: torch.dtype) -> None:
     """p · (g + (1 − g)·t/T), normalised, with t of T positions revealed, also where states have 8 bits."""
     inner = Eager(dtype=dtype)
-    rows = canvas(3, length=8)["tokens"].repeat(3, 1)
+    rows = canvas(3, length=8).tokens.repeat(3, 1)
     rows[1, 3:6], rows[2, 3:] = 1, 2
     for row, revealed in enumerate((0, 3, 8)):
         factor = floor + (1 - floor) * revealed / 8
@@ -247,9 +247,9 @@ def test_damped_probabilities(floor: float, dtype: torch.dtype) -> None:
 def test_damping_works_at_every_temperature(temperature: float) -> None:
     """Fewer end tokens than without it, whether tokens are drawn or not."""
     decoding, rows = Decoding(token_temperature=temperature, stop_at_end=False), canvas(*[3] * 16)
-    rows["tokens"][:, :3] = torch.arange(48).view(16, 3) % 6
+    rows.tokens[:, :3] = torch.arange(48).view(16, 3) % 6
     counts = [
-        int((decoded(Ending(Eager(end=1.0), 3, 8, floor=floor), decoding, rows).tokens[:, 3:] == END).sum())
+        int((decode(Ending(Eager(end=1.0), 3, 8, floor=floor), decoding, rows).tokens[:, 3:] == END).sum())
         for floor in (1.0, 0.02)
     ]
     assert counts[0] > counts[1]
@@ -258,9 +258,9 @@ def test_damping_works_at_every_temperature(temperature: float) -> None:
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_padding_is_never_revealed(temperature: float, tmp_path: Path) -> None:
     """The padding token is the likeliest by far; where it is no end token it has probability 0."""
-    path = decoded(Ending(Eager()), Decoding(token_temperature=temperature), canvas(3, 1))
-    kept = path.order >= 0
-    assert not bool((path.tokens.gather(1, path.order.clamp(min=0))[kept] == PAD).any())
+    trajectory = decode(Ending(Eager()), Decoding(token_temperature=temperature), canvas(3, 1))
+    kept = trajectory.order >= 0
+    assert not bool((trajectory.tokens.gather(1, trajectory.order.clamp(min=0))[kept] == PAD).any())
     illada = load_denoiser(write(tmp_path, "illada"))
     assert illada.pad_id not in (*illada.end_ids, *illada.forbidden_ids)
     assert illada.pad_id in Ending(illada).forbidden_ids
@@ -310,8 +310,8 @@ def test_a_learned_order_reads_the_states_it_was_trained_on(llada: Transformer) 
         return policy(view)
 
     tokens = torch.tensor([[3, 4, 29, 29, 29, 29]])
-    path = unmask(around, score_inner_states(spy, around), tokens)
+    trajectory = unmask(around, score_inner_states(spy, around), tokens)
     torch.testing.assert_close(seen[0].states, llada.hidden(tokens))
-    assert int(path.reveals[0]) == 4
-    assert getattr(score_inner_states(policy, around), "whole", None) == policy.whole
-    assert not getattr(score_inner_states(policy, around), "oracle", True)
+    assert int(trajectory.reveals[0]) == 4
+    assert prices_all(score_inner_states(policy, around)) == policy.prices_all
+    assert not needs_truth(score_inner_states(policy, around))

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from support.families import LLADA
 from support.tokenizers import Ids, dream_files, wordpieces, words
-from unmask.generation.text_canvas import completions, gap_canvas, load_tokenizer, prompt_canvas, whole_texts
+from unmask.generation.text_canvas import as_turns, completions, gap_canvas, load_tokenizer, prompt_canvas, whole_texts
 from unmask.report.terminal.text import Pieces
 
 
@@ -44,13 +44,11 @@ def test_special_tokens_stand_around_prompt_and_answer() -> None:
 
 def test_chat_templates() -> None:
     tokenizer = words(chat=True, bos=4)
-    canvas = prompt_canvas(Ids(), tokenizer, ["w5", [{"role": "user", "content": "w6"}] * 2], length=1, chat=True)
+    canvas = prompt_canvas(Ids(), tokenizer, [as_turns("w5"), as_turns("w6") * 2], length=1)
     # The template has the special tokens that it wants: none is put before it.
     assert canvas.tokens.tolist() == [[27, 27, 27, 1, 5, 2, 3, 29], [1, 6, 2, 1, 6, 2, 3, 29]]
     with pytest.raises(ValueError, match="no chat template"):
-        prompt_canvas(Ids(), words(), ["w5"], length=1, chat=True)
-    with pytest.raises(ValueError, match="switch chat on"):
-        prompt_canvas(Ids(), tokenizer, [[{"role": "user", "content": "w6"}]], length=1)
+        prompt_canvas(Ids(), words(), [as_turns("w5")], length=1)
 
 
 def test_gaps_begin_in_one_column() -> None:

@@ -11,7 +11,7 @@ import torch
 
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Canvas, Scheduler, View
+from unmask.decoding.protocols import Canvas, Scheduler, View, scheduler
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.heuristics import confidence, uncertainty
 from unmask.schedulers.policy import KINDS, OrderPolicy, PolicyConfig
@@ -65,7 +65,7 @@ def test_scores_do_not_depend_on_the_target(kind: str) -> None:
 def test_recorded_observations_reproduce_the_scores(kind: str) -> None:
     tokens, target = boards(3)
     policy = stirred(kind)
-    path = unmask(
+    trajectory = unmask(
         DENOISER,
         policy,
         Canvas(tokens, target=target),
@@ -73,13 +73,13 @@ def test_recorded_observations_reproduce_the_scores(kind: str) -> None:
         forced=True,
         observe=policy.observe,
     )
-    states = path.states
+    states = trajectory.states
     assert states is not None
     again = policy.score(states.observed).masked_fill(~states.eligible, -torch.inf)
     assert torch.allclose(again, states.scores, atol=1e-4)
     logv = policy.logv(again, states.observed)
     taken = logv[states.revealed]
-    recorded = torch.stack([path.order_logp[r, k] for r, k in zip(states.row, states.step, strict=True)])
+    recorded = torch.stack([trajectory.order_logp[r, k] for r, k in zip(states.row, states.step, strict=True)])
     assert torch.allclose(taken, recorded, atol=1e-4)
 
 
@@ -165,16 +165,14 @@ def test_in_blocks_the_head_is_computed_where_the_policy_looks(kind: str) -> Non
     policy = stirred(kind)
     rows: list[int] = []
 
-    def counting(view: View) -> torch.Tensor:
+    def count(view: View) -> torch.Tensor:
         rows.append(len(view.at[0]))
         return policy(view)
 
-    counting.whole = True  # pyright: ignore
-    all_priced = unmask(DENOISER, counting, tokens, Decoding(block=9))
+    all_priced = unmask(DENOISER, scheduler(prices_all=True)(count), tokens, Decoding(block=9))
     priced, rows[:] = sum(rows), []
-    counting.whole = policy.whole  # pyright: ignore
-    as_asked = unmask(DENOISER, counting, tokens, Decoding(block=9))
-    assert torch.equal(all_priced.order, as_asked.order) and torch.equal(all_priced.tokens, as_asked.tokens)
+    as_needed = unmask(DENOISER, scheduler(prices_all=policy.prices_all)(count), tokens, Decoding(block=9))
+    assert torch.equal(all_priced.order, as_needed.order) and torch.equal(all_priced.tokens, as_needed.tokens)
     assert (sum(rows) < priced) == (kind in ("mlp", "hidden"))
 
 
@@ -184,14 +182,14 @@ def test_a_blockwise_transformer_asks_for_its_block_alone() -> None:
     for blockwise in (False, True):
         policy = policy_of("transformer", blockwise=blockwise)
         torch.nn.init.normal_(policy.network.readout.weight, generator=torch.Generator().manual_seed(1))
-        path = unmask(
+        trajectory = unmask(
             DENOISER,
             policy,
             tokens,
             Decoding(block=9),
             on_step=lambda s, b=blockwise: rows.update({b: rows.get(b, 0) + len(s.view.at[0])}),
         )
-        assert int(path.reveals.sum()) == int((tokens == 0).sum())
+        assert int(trajectory.reveals.sum()) == int((tokens == 0).sum())
     assert rows[True] < rows[False] / 2
     with pytest.raises(ValueError, match="whole board"):
         PolicyConfig(kind="grid", blockwise=True)

@@ -108,8 +108,8 @@ def test_score_function_estimator_is_unbiased() -> None:
     logp, scores, logv = _problem(n, seed=5)
     leaf = scores.clone().requires_grad_()
     orders = all_orders(n)
-    path = along(choice_logp(leaf, 1.0), orders)
-    (path.detach().exp() * along(logp, orders) * path).sum().backward()
+    trajectory = along(choice_logp(leaf, 1.0), orders)
+    (trajectory.detach().exp() * along(logp, orders) * trajectory).sum().backward()
     assert leaf.grad is not None
     assert torch.allclose(leaf.grad.nan_to_num(0.0), policy_gradient(logp, logv), atol=1e-10)
 

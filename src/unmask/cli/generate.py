@@ -18,7 +18,7 @@ from unmask.decoding.options import Cache, Decoding, Ends
 from unmask.decoding.protocols import Scheduler
 from unmask.denoisers.loading import load_denoiser
 from unmask.generation.generate import Generation, Watch, generate, infill
-from unmask.generation.text_canvas import TextCanvas, gap_canvas, load_tokenizer, prompt_canvas
+from unmask.generation.text_canvas import TextCanvas, as_turns, gap_canvas, load_tokenizer, prompt_canvas
 from unmask.report.terminal.text import LiveText, Pieces, printable
 from unmask.report.traces.record import write
 from unmask.report.traces.text import of_texts
@@ -105,6 +105,8 @@ def generate_command(
         raise ValueError("expected --json or --lines, not both")
     if infill and chat:
         raise ValueError("expected --infill or --chat, not both: a template has no turns")
+    if not chat and not all(isinstance(prompt, str) for prompt in prompts):
+        raise ValueError("a prompt that is a conversation needs the chat template: add --chat, or give a text")
     if traces is not None:
         require_new_folder(traces)
         batch = 1  # a trace counts the denoiser calls of its own problem
@@ -131,12 +133,13 @@ def generate_command(
         part = prompts[start : start + batch]
         # The seeds of `unmask evaluate`: the batch size changes nothing.
         seeds = [seed * 2**32 + start + row for row in range(len(part))]
-        canvas = gap_canvas(model, words, part) if infill else prompt_canvas(model, words, part, length, chat)
+        inputs = [as_turns(prompt) for prompt in part] if chat else part
+        canvas = gap_canvas(model, words, inputs) if infill else prompt_canvas(model, words, inputs, length)
         shown = LiveText(canvas, pieces, () if infill else model.end_ids, prompt=infill)
         with _watching(shown, live and not json, lines) as on_step:
             watch = Watch(on_step, traces is not None)
-            more: dict[str, Any] = {} if infill else {"length": length, "chat": chat}
-            done = _run(model, words, part, infill, chosen, options, seeds=seeds, watch=watch, **more)
+            more: dict[str, Any] = {} if infill else {"length": length}
+            done = _run(model, words, inputs, infill, chosen, options, seeds=seeds, watch=watch, **more)
         shown.finish(done.trajectory.tokens)
         if traces is not None:
             recorded = of_texts(

@@ -55,16 +55,15 @@ def generate(
     decoding: Decoding = Decoding(),  # noqa: B008
     *,
     length: int = 128,
-    chat: bool = False,
     seeds: Sequence[int] | None = None,
     watch: Watch = Watch(),  # noqa: B008
 ) -> Generation:
     """Continue each prompt by at most ``length`` tokens, up to its first end token.
 
-    ``decoding`` holds the options of the loop. ``chat`` uses the tokenizer's chat template. ``seeds`` has a number per prompt for
-    whatever is drawn.
+    A prompt is a text, or a conversation that the tokenizer's chat template formats: ``[{"role": "user", "content": "…"}]``.
+    ``seeds`` has a number per prompt, for everything that is drawn.
     """
-    canvas = prompt_canvas(denoiser, tokenizer, prompts, length, chat)
+    canvas = prompt_canvas(denoiser, tokenizer, prompts, length)
     if decoding.min_length > length:
         raise ValueError(f"min_length must be in 0 .. {length}, the length, got {decoding.min_length}")
     trajectory = _decode(denoiser, scheduler, canvas, decoding, seeds, watch)

@@ -143,10 +143,8 @@ def _folder(name: str | Path) -> Path:
         ) from error
 
 
-def prompt_canvas(
-    denoiser: Denoiser, tokenizer: Tokenizer, prompts: Sequence[Prompt], length: int, chat: bool = False
-) -> TextCanvas:
-    """Each prompt with ``length`` hidden positions after it. ``chat`` puts the prompts into the tokenizer's chat template.
+def prompt_canvas(denoiser: Denoiser, tokenizer: Tokenizer, prompts: Sequence[Prompt], length: int) -> TextCanvas:
+    """Each prompt with ``length`` hidden positions after it.
 
     Special tokens that a tokenizer puts at the end of a text (BERT's ``[SEP]``) stand behind the hidden positions.
     """
@@ -156,7 +154,7 @@ def prompt_canvas(
         raise ValueError(f"length must be at least 1, got {length}")
     rows = []
     for number, prompt in enumerate(prompts):
-        before, after = encoded_prompt(tokenizer, prompt, chat)
+        before, after = encode_prompt(tokenizer, prompt)
         if denoiser.mask_id in before:
             raise ValueError(
                 f"prompt {number + 1} holds the denoiser's mask token: to fill gaps in a text use infill, with <mask> for each"
@@ -205,16 +203,18 @@ def whole_texts(denoiser: Denoiser, tokenizer: Tokenizer, canvas: TextCanvas, to
     ]
 
 
-def encoded_prompt(tokenizer: Tokenizer, prompt: Prompt, chat: bool) -> tuple[list[int], list[int]]:
-    """The ids before the hidden positions, and those after them."""
-    if not chat:
-        if not isinstance(prompt, str):
-            raise ValueError("a prompt that is a conversation needs the chat template: switch chat on, or give a text")
+def as_turns(prompt: Prompt) -> list[dict[str, str]]:
+    """A conversation: a text is the only turn of its user."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], list[int]]:
+    """The ids before the hidden positions and those after them: of a text as it is, of a conversation in the chat template."""
+    if isinstance(prompt, str):
         return _with_specials(tokenizer, prompt, tokenizer.encode(prompt, add_special_tokens=False))
     if not getattr(tokenizer, "chat_template", None):
-        raise ValueError("this tokenizer has no chat template: leave chat off, or name an instruction-tuned model")
-    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
-    text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        raise ValueError("this tokenizer has no chat template: give a text, or name an instruction-tuned model")
+    text = tokenizer.apply_chat_template(as_turns(prompt), add_generation_prompt=True, tokenize=False)
     return tokenizer.encode(text, add_special_tokens=False), []  # the template has its own special tokens
 
 
