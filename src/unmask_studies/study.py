@@ -24,7 +24,7 @@ from typing import Any, Protocol, runtime_checkable
 from unmask.evaluation.evaluate import Report
 from unmask.report.study_sections import FORMAT
 from unmask.runs.atomic import atomic_write
-from unmask.runs.jsonable import plain
+from unmask.runs.jsonable import to_jsonable
 from unmask.runs.run import Run
 
 ESTIMATE = ("minutes",)
@@ -97,14 +97,14 @@ def run_study(study: Study, folder: str | Path, resume: bool = False, reuse: Seq
         (run.folder / "pieces").mkdir(exist_ok=True)
         for nth, piece in enumerate(todo, 1):
             file = _file(run.folder, piece.name)
-            key, seconds = None if piece.key is None else plain(piece.key), None
+            key, seconds = None if piece.key is None else to_jsonable(piece.key), None
             same = known.get(json.dumps(key, sort_keys=True)) if key is not None else None
             if not file.exists() and same is not None:
                 content = {**same, "piece": piece.name}
                 atomic_write(file, (json.dumps(content, allow_nan=False) + "\n").encode())
             elif not file.exists():
                 started = time.perf_counter()
-                result = plain(piece.compute())
+                result = to_jsonable(piece.compute())
                 seconds = time.perf_counter() - started
                 content = {"piece": piece.name, "key": key, "seconds": round(seconds, 3), "result": result}
                 atomic_write(file, (json.dumps(content, allow_nan=False) + "\n").encode())
@@ -120,11 +120,11 @@ def conclude(study: Study, folder: str | Path, pieces: Sequence[str], name: str,
         "format": FORMAT,
         "study": name,
         "command": command,
-        "config": plain(study),
+        "config": to_jsonable(study),
         "seconds": {key: value["seconds"] for key, value in stored.items()},
-        "tables": plain([_even(table) for table in findings.tables]),
+        "tables": to_jsonable([_even(table) for table in findings.tables]),
         "figures": sorted(f"{figure}.svg" for figure in findings.figures),
-        "evaluations": plain(null(findings.evaluations)),
+        "evaluations": to_jsonable(null(findings.evaluations)),
     }
     for figure, drawn in findings.figures.items():
         _draw(drawn, folder / figure)
@@ -148,7 +148,7 @@ def markdown(findings: Findings, command: str) -> str:
 
 def null(value: Any) -> Any:
     """JSON data in which what is not finite is null, as in an evaluation's file."""
-    value = plain(value, finite=True)
+    value = to_jsonable(value, finite=True)
     if isinstance(value, dict):
         return {key: null(item) for key, item in value.items()}
     if isinstance(value, list):

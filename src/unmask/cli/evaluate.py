@@ -19,7 +19,7 @@ from unmask.report import cases
 from unmask.report.terminal import tables as terminal
 from unmask.report.traces import record as trace
 from unmask.runs.names import did_you_mean
-from unmask.runs.processes import launched
+from unmask.runs.processes import current_group
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.jsonl import TextData
 from unmask.tasks.kinds import WRITTEN, written_task
@@ -72,7 +72,7 @@ def evaluate_command(
         baseline: The order that the others are compared with, puzzle by puzzle; confidence by default, if it is among them.
         limit: How many problems.
         clues: For generated puzzles: rao, wide, or a range such as 25-35.
-        batch: Canvases decoded together. It changes speed and memory, not results.
+        batch: Canvases decoded processes. It changes speed and memory, not results.
         seed: For generated puzzles and for random orders.
         nll: Also price the solution exactly along each order (costs a second decoding of what failed).
         by_difficulty: Also print accuracy by what makes a problem hard: of a puzzle, the hardest technique that it needs.
@@ -186,7 +186,7 @@ def show_evaluation(
             seed=seed,
             likelihood=nll,
             progress=advance,
-            together=launched(),
+            processes=current_group(),
         )
 
 

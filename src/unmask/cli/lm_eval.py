@@ -85,7 +85,7 @@ def lm_eval_command(
         require_new_folder(out)  # before a denoiser is loaded
     try:
         from unmask.evaluation.lm_eval.run import run_lm_eval
-        from unmask.runs.processes import launched_processes
+        from unmask.runs.processes import count_processes
     except ImportError as error:
         raise ValueError(f"benchmarks need lm-eval ({error}): pip install unmask[lm]") from error
     with progress_bar("{task.description}", "samples") as progress:
@@ -98,7 +98,7 @@ def lm_eval_command(
     console.print(_table(results, config))
     cost = results["model"]["cost"]
     per_forward = cost["tokens_per_forward"]
-    spent = f"{cost['seconds']:.0f} s" + (f" of {launched_processes()} processes" if launched_processes() > 1 else "")
+    spent = f"{cost['seconds']:.0f} s" + (f" of {count_processes()} processes" if count_processes() > 1 else "")
     console.print(
         f"{results['documents']} problems, {results['shots']}-shot; {cost['denoiser_calls']:.0f} denoiser calls, "
         f"{cost['reveals']} reveals{f', {per_forward:.2f} tokens per forward' if per_forward else ''}, {spent}",

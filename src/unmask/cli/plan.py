@@ -13,7 +13,7 @@ from rich.table import Table
 from unmask.cli.shell import console, require_writable
 from unmask.denoisers.loading import load_denoiser
 from unmask.runs.atomic import atomic_write
-from unmask.runs.jsonable import plain
+from unmask.runs.jsonable import to_jsonable
 from unmask.runs.names import did_you_mean
 from unmask.runs.presets import load_preset
 from unmask.training.cost import plan as planning
@@ -96,7 +96,7 @@ def plan_command(
             f"at {utilisation:.0%} it would take {observed * implied / utilisation:.0f} s"
         )
     if json is not None:
-        content = {"command": shlex.join(["unmask", *sys.argv[1:]]), "work": plain(work), **plain(found)}
+        content = {"command": shlex.join(["unmask", *sys.argv[1:]]), "work": to_jsonable(work), **to_jsonable(found)}
         content |= {} if implied is None else {"implied_utilisation": implied}
         atomic_write(json, (json_text.dumps(content, indent=1) + "\n").encode())
 

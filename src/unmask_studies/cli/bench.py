@@ -14,7 +14,7 @@ from rich.table import Table
 
 from unmask.cli.shell import console, require_writable
 from unmask.runs.atomic import atomic_write
-from unmask.runs.jsonable import plain
+from unmask.runs.jsonable import to_jsonable
 from unmask.runs.names import did_you_mean
 from unmask_studies.bench.measuring import Finding
 from unmask_studies.bench.suite import SUITE, machine
@@ -43,7 +43,7 @@ def bench(name: str = "all", /, quick: bool = False, json: Path | None = None) -
         run, full, small = SUITE[title]
         settings = small if quick else full
         findings = list(run(settings))
-        results[title] = {"settings": plain(settings), "findings": [asdict(finding) for finding in findings]}
+        results[title] = {"settings": to_jsonable(settings), "findings": [asdict(finding) for finding in findings]}
         console.print(_table(title, findings))
     if json is not None:
         content = {
