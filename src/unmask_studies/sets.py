@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Task
-from unmask.denoisers.loading import load_denoiser, shipped
+from unmask.denoisers.loading import list_denoisers, load_denoiser
 from unmask.evaluation.evaluate import Report, Row, Versus, evaluate
 from unmask.evaluation.statistics import Interval, compare, paired_bootstrap
 from unmask.report.gather import report_of
@@ -119,7 +119,7 @@ def evaluations(
 
 def _key(denoiser: str, order: str, problems: ProblemSet, seed: int, kind: str) -> dict[str, Any] | None:
     """All that a measurement depends on. Weights in a folder may change under their name: what uses them has no key."""
-    if denoiser not in shipped() or Path(order).exists():
+    if denoiser not in list_denoisers() or Path(order).exists():
         return None
     return {"kind": kind, "denoiser": denoiser, "order": order, "problems": problems.key, "seed": seed}
 

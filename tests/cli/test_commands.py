@@ -17,7 +17,7 @@ from rich.console import Console
 
 from support.commands import Call
 from unmask.cli import main as cli
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.report.terminal import tables as terminal
 from unmask.runs.run import Run
@@ -66,8 +66,8 @@ REFUSED = {
     f"decode {PUZZLE} --schedler margin": "no option --schedler; did you mean '--scheduler'",
     f"decode {PUZZLE} --denoiser sudoku-9x9-imperfet": "no denoiser .* did you mean 'sudoku-9x9-imperfect'",
     f"decode {PUZZLE} --pace threshold:p=nan": "p must be a number of at least 0, got 'nan'",
-    f"decode {PUZZLE} --steps 0": "steps must be at least 1, got 0",
-    f"decode {PUZZLE} --block -1": "block must be at least 1, got -1",
+    f"decode {PUZZLE} --steps 0": "steps: expected .* 1, got int 0",
+    f"decode {PUZZLE} --block -1": "block: expected .* 1, got int -1",
     f"decode {PUZZLE} --seed -1": "seed must be in",
     f"decode {PUZZLE} --seed 99999999999999999999": "seed must be in",
     f"decode {PUZZLE} --seed x": "Error parsing --seed: .*'x'",

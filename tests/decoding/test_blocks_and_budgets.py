@@ -201,15 +201,20 @@ def test_a_budget_too_small_for_the_blocks() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"block": 0}, "block must be at least 1, got 0"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"order_temperature": -0.1}, "order_temperature must not be negative, got -0.1"),
-        ({"token_temperature": -1.0}, "token_temperature must not be negative"),
-        ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
-        ({"top_p": 1.1}, "top_p must be in"),
+        ({"block": 0}, "block: expected .* 1, got int 0"),
+        ({"steps": 0}, "steps: expected .* 1, got int 0"),
+        ({"order_temperature": -0.1}, "order_temperature: expected .* 0, got float -0.1"),
+        ({"token_temperature": -1.0}, "token_temperature: expected"),
+        ({"top_p": 0.0}, "top_p: expected .* greater than 0, got float 0.0"),
+        ({"guidance": -1.0}, "guidance: expected"),
+        ({"ends": "supress"}, "did you mean 'suppress'"),
+        ({"cache": "duel"}, "'none', 'prefix' or 'dual'"),
+        ({"cache": "none", "refresh": 4}, "no cache to refresh"),
+        ({"cache": "dual", "refresh": 0}, "refresh: expected"),
+        ({"top_p": 1.1}, "top_p: expected .* less than or equal to 1"),
     ],
 )
-def test_regimes_are_checked(wrong: dict, message: str) -> None:
+def test_options_are_checked(wrong: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Decoding(**wrong)
 

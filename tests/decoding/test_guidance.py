@@ -12,7 +12,7 @@ from torch import Tensor
 from support.denoisers import Counting
 from support.families import write
 from support.tokenizers import words
-from unmask.decoding.guidance import Ending, Guided, postpone_ends, score_inner_states
+from unmask.decoding.guidance import EndingDenoiser, GuidedDenoiser, postpone_ends, score_inner_states
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.paces import PACES, load_pace
@@ -70,7 +70,7 @@ def test_the_formula(llada: Transformer, scale: float) -> None:
     without = tokens.clone()
     without[:, :3] = 29
     c, u = (llada.logits(llada.hidden(x)) for x in (tokens, without))
-    guided, before = Guided(llada, scale, start=3), llada.forwarded
+    guided, before = GuidedDenoiser(llada, scale, start=3), llada.forwarded
     states = guided.hidden(tokens)
     torch.testing.assert_close(guided.logits(states.flatten(0, 1)).view_as(c), u + (scale + 1) * (c - u))
     assert guided.forwarded == llada.forwarded - before == 4  # two canvases, twice
@@ -79,16 +79,16 @@ def test_the_formula(llada: Transformer, scale: float) -> None:
 
 def test_no_guidance_is_the_denoiser(llada: Transformer) -> None:
     tokens = torch.tensor([[3, 4, 5, 29, 29, 29]])
-    guided = Guided(llada, 0.0, start=3)
+    guided = GuidedDenoiser(llada, 0.0, start=3)
     torch.testing.assert_close(guided.logits(guided.hidden(tokens)[0]), llada.logits(llada.hidden(tokens)[0]))
     with pytest.raises(ValueError, match="at least 0, got -1"):
-        Guided(llada, -1.0, start=3)
+        GuidedDenoiser(llada, -1.0, start=3)
 
 
 def test_guidance_with_padding(llada: Transformer) -> None:
     """Padding is no prompt: the half without the prompt must not see masks where there is padding."""
-    guided = Guided(llada, 2.0, start=3)
-    alone = Guided(llada, 2.0, start=1).hidden(torch.tensor([[5, 29, 29, 29]]))
+    guided = GuidedDenoiser(llada, 2.0, start=3)
+    alone = GuidedDenoiser(llada, 2.0, start=1).hidden(torch.tensor([[5, 29, 29, 29]]))
     attention = torch.tensor([[False, False, True, True, True, True], [True] * 6])
     both = guided.hidden(torch.tensor([[27, 27, 5, 29, 29, 29], [3, 4, 5, 29, 29, 29]]), attention)
     torch.testing.assert_close(both[0, 2:], alone[0])
@@ -134,7 +134,7 @@ def ended(trajectory: Trajectory, row: int) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("block", [None, 4])
 def test_suppressed_end_tokens_come_last(temperature: float, block: int | None) -> None:
     """At every temperature, whatever was likeliest: an end token is revealed when nothing else is left, and the row is over."""
-    denoiser, rows = Ending(Eager(end=0.9)), canvas(*[0, 1, 2, 3] * 4)
+    denoiser, rows = EndingDenoiser(Eager(end=0.9)), canvas(*[0, 1, 2, 3] * 4)
     rows.tokens[:, :3] = torch.arange(48).view(16, 3) % 6
     decoding = Decoding(block=block, token_temperature=temperature)
     early = late = 0
@@ -153,7 +153,7 @@ def test_suppressed_end_tokens_come_last(temperature: float, block: int | None) 
 @pytest.mark.parametrize("name", PACES)
 def test_suppression_with_every_pace(name: str) -> None:
     decoding = postpone_ends(Decoding(pace=load_pace(name), token_temperature=1.0))
-    trajectory = decode(Ending(Eager(end=0.9)), decoding, canvas(3, 1, 2, 0))
+    trajectory = decode(EndingDenoiser(Eager(end=0.9)), decoding, canvas(3, 1, 2, 0))
     for row in range(4):
         ends, others = ended(trajectory, row)
         assert max(others, default=-1) < min(ends, default=99)
@@ -162,7 +162,7 @@ def test_suppression_with_every_pace(name: str) -> None:
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_suppression_keeps_the_budget(temperature: float) -> None:
     decoding = Decoding(block=4, steps=4, token_temperature=temperature, stop_at_end=False)
-    trajectory = decode(Ending(Eager(end=0.9)), postpone_ends(decoding), canvas(3, 1, 2, 0))
+    trajectory = decode(EndingDenoiser(Eager(end=0.9)), postpone_ends(decoding), canvas(3, 1, 2, 0))
     assert trajectory.steps == 4
     assert trajectory.step.tolist() == [[0, 0, 1, 1, 2, 2, 3, 3]] * 4
 
@@ -170,7 +170,7 @@ def test_suppression_keeps_the_budget(temperature: float) -> None:
 @pytest.mark.parametrize("scheduler", ["random", "right_to_left", "margin", "gumbel_confidence"])
 def test_suppression_with_other_orders(scheduler: str) -> None:
     decoding = postpone_ends(Decoding(token_temperature=0.7, order_temperature=0.5))
-    trajectory = decode(Ending(Eager(end=0.9)), decoding, canvas(*[3, 1, 2, 0] * 2), load_scheduler(scheduler))
+    trajectory = decode(EndingDenoiser(Eager(end=0.9)), decoding, canvas(*[3, 1, 2, 0] * 2), load_scheduler(scheduler))
     found = [ended(trajectory, row) for row in range(8)]
     assert all(max(others, default=-1) < min(ends, default=99) for ends, others in found)
     assert any(ends for ends, _ in found)
@@ -201,7 +201,7 @@ def test_a_short_step_takes_end_tokens_from_the_right() -> None:
 
 def test_only_end_tokens_left_ends_a_row_at_once() -> None:
     """Once every hidden position wants to end, the leftmost does, and the row is over."""
-    denoiser = Ending(Eager(end=50.0))
+    denoiser = EndingDenoiser(Eager(end=50.0))
     trajectory = decode(denoiser, postpone_ends(Decoding()), canvas(2))
     assert trajectory.order[0].tolist() == [2, *[-1] * 7]
     assert trajectory.tokens[0].tolist() == [0, 1, END, *[PAD] * 7]
@@ -216,7 +216,7 @@ def test_no_end_token_before_the_least_length(temperature: float, ends: str) -> 
     floor = 0.4 if ends == "damp" else None
     decoding = Decoding(token_temperature=temperature, stop_at_end=False)
     for least in (3, 8):
-        denoiser = Ending(Eager(end=2.0), 3, 8, least=least, floor=floor)
+        denoiser = EndingDenoiser(Eager(end=2.0), 3, 8, least=least, floor=floor)
         trajectory = decode(denoiser, postpone_ends(decoding) if ends == "suppress" else decoding, canvas(3, 1, 2, 0))
         found = trajectory.tokens[:, 3:] == END
         assert not bool(found[:, :least].any())
@@ -236,7 +236,7 @@ def test_damped_probabilities(floor: float, dtype: torch.dtype) -> None:
         expected = price(inner.hidden(rows[row : row + 1])[0].float(), (MASK, PAD)).logp.exp()
         expected[:, END] *= factor
         expected /= expected.sum(1, keepdim=True)
-        damped = Ending(inner, 3, 8, floor=floor)
+        damped = EndingDenoiser(inner, 3, 8, floor=floor)
         states = damped.hidden(rows[row : row + 1])[0]
         assert states.dtype == dtype
         got = price(damped.logits(states), damped.forbidden_ids).logp.exp()
@@ -249,7 +249,7 @@ def test_damping_works_at_every_temperature(temperature: float) -> None:
     decoding, rows = Decoding(token_temperature=temperature, stop_at_end=False), canvas(*[3] * 16)
     rows.tokens[:, :3] = torch.arange(48).view(16, 3) % 6
     counts = [
-        int((decode(Ending(Eager(end=1.0), 3, 8, floor=floor), decoding, rows).tokens[:, 3:] == END).sum())
+        int((decode(EndingDenoiser(Eager(end=1.0), 3, 8, floor=floor), decoding, rows).tokens[:, 3:] == END).sum())
         for floor in (1.0, 0.02)
     ]
     assert counts[0] > counts[1]
@@ -258,20 +258,20 @@ def test_damping_works_at_every_temperature(temperature: float) -> None:
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_padding_is_never_revealed(temperature: float, tmp_path: Path) -> None:
     """The padding token is the likeliest by far; where it is no end token it has probability 0."""
-    trajectory = decode(Ending(Eager()), Decoding(token_temperature=temperature), canvas(3, 1))
+    trajectory = decode(EndingDenoiser(Eager()), Decoding(token_temperature=temperature), canvas(3, 1))
     kept = trajectory.order >= 0
     assert not bool((trajectory.tokens.gather(1, trajectory.order.clamp(min=0))[kept] == PAD).any())
     illada = load_denoiser(write(tmp_path, "illada"))
     assert illada.pad_id not in (*illada.end_ids, *illada.forbidden_ids)
-    assert illada.pad_id in Ending(illada).forbidden_ids
+    assert illada.pad_id in EndingDenoiser(illada).forbidden_ids
 
 
 def test_which_ids_are_forbidden() -> None:
-    assert Ending(Eager()).forbidden_ids == (MASK, PAD)
-    assert Ending(Eager(pad_id=END)).forbidden_ids == (MASK,)  # LLaDA's padding is its end token
-    assert Ending(Eager(pad_id=END), forbid=True).forbidden_ids == (MASK, END)
-    assert Ending(Eager(pad_id=None)).forbidden_ids == (MASK,)
-    assert Ending(Eager(), forbid=True).forbidden_ids == (MASK, PAD, END)
+    assert EndingDenoiser(Eager()).forbidden_ids == (MASK, PAD)
+    assert EndingDenoiser(Eager(pad_id=END)).forbidden_ids == (MASK,)  # LLaDA's padding is its end token
+    assert EndingDenoiser(Eager(pad_id=END), forbid=True).forbidden_ids == (MASK, END)
+    assert EndingDenoiser(Eager(pad_id=None)).forbidden_ids == (MASK,)
+    assert EndingDenoiser(Eager(), forbid=True).forbidden_ids == (MASK, PAD, END)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_which_ids_are_forbidden() -> None:
 )
 def test_what_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Ending(Eager(), 3, **options)
+        EndingDenoiser(Eager(), 3, **options)
 
 
 def test_a_learned_order_reads_the_states_it_was_trained_on(llada: Transformer) -> None:
@@ -302,7 +302,7 @@ def test_a_learned_order_reads_the_states_it_was_trained_on(llada: Transformer) 
     )
     torch.manual_seed(0)
     policy = OrderPolicy(config).eval()
-    around = Ending(Guided(llada, 1.0, start=2), 2, 4, floor=0.4)
+    around = EndingDenoiser(GuidedDenoiser(llada, 1.0, start=2), 2, 4, floor=0.4)
     seen: list[View] = []
 
     def spy(view: View) -> Tensor:

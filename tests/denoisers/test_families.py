@@ -27,8 +27,8 @@ from support.families import CONFIGS, DREAM, ILLADA, LLADA, MASKS, shapes, weigh
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
-from unmask.denoisers.families import BY_ARCHITECTURE, Published, smdm
-from unmask.denoisers.loading import _Uninitialised, load_denoiser, unfused
+from unmask.denoisers.families import DENOISERS, Published, smdm
+from unmask.denoisers.loading import SkipInitialisation, load_denoiser, split_qkv
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.heuristics import confidence
 
@@ -183,9 +183,9 @@ def test_fused_heads_are_taken_apart_by_group() -> None:
     """Two groups of two queries each: q q k v | q q k v, in heads of one row."""
     config = TransformerConfig(vocab_size=2, width=4, n_layers=1, n_heads=4, n_kv_heads=2, ffn=4, mask_id=0)
     fused = torch.arange(8.0)[:, None].expand(8, 4)
-    assert unfused(fused, config, "q")[:, 0].tolist() == [0, 1, 4, 5]
-    assert unfused(fused, config, "k")[:, 0].tolist() == [2, 6]
-    assert unfused(fused, config, "v")[:, 0].tolist() == [3, 7]
+    assert split_qkv(fused, config, "q")[:, 0].tolist() == [0, 1, 4, 5]
+    assert split_qkv(fused, config, "k")[:, 0].tolist() == [2, 6]
+    assert split_qkv(fused, config, "v")[:, 0].tolist() == [3, 7]
 
 
 PUBLISHED_SMDM = """6 4 256 1024, 8 6 384 1536, 8 8 512 2048, 9 9 576 2304, 10 10 640 2560, 13 10 640 2560, 16 8 640 1600,
@@ -229,8 +229,8 @@ BIG_ILLADA = {
     ],
 )
 def test_the_published_sizes(config: dict[str, Any], count: int) -> None:
-    family = BY_ARCHITECTURE[config["architectures"][0]]
-    with torch.device("meta"), _Uninitialised():
+    family = DENOISERS[config["architectures"][0]]
+    with torch.device("meta"), SkipInitialisation():
         denoiser = Transformer(family.configure(Published(config, {}, {})))
     assert sum(p.numel() for p in denoiser.parameters()) == count
     name = {"LLaDAModelLM": "llada", "DreamModel": "dream", "ILLaDAForCausalLM": "illada"}[config["architectures"][0]]

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from support.denoisers import text_denoiser
 from support.families import CONFIGS, MASK, weights, write
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.placement import device_of, dispatched
+from unmask.denoisers.placement import device_of, dispatch
 from unmask.denoisers.transformer import Transformer
 
 TOKENS = torch.tensor([[7, MASK, 3, MASK, 12, 19]])
@@ -259,8 +259,8 @@ def test_weights_that_wait_on_another_device(tmp_path: Path, monkeypatch: pytest
     given: dict[str, Any] = {}
     monkeypatch.setattr("accelerate.dispatch_model", lambda model, device_map: given.update(device_map))
     denoiser = loaded(write(tmp_path, "dream"))
-    assert dispatched(denoiser, {"": "cpu"}) is denoiser and not given
-    dispatched(denoiser, {"embedding": 0, "blocks": 1})
+    assert dispatch(denoiser, {"": "cpu"}) is denoiser and not given
+    dispatch(denoiser, {"embedding": 0, "blocks": 1})
     assert given == {"embedding": 0, "blocks": 1}
     real = torch.ones_like(TOKENS, dtype=torch.bool)
     real[:, :2] = False

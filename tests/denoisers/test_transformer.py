@@ -14,7 +14,7 @@ from torch import Tensor
 
 from support.denoisers import text_denoiser
 from unmask.decoding.loop import unmask
-from unmask.denoisers.folder import load_folder, read_config, save_denoiser
+from unmask.denoisers.checkpoint import load_folder, read_config, save_denoiser
 from unmask.denoisers.transformer import Transformer, _half_turn, _related, _rotary
 from unmask.schedulers.heuristics import confidence
 
@@ -208,7 +208,7 @@ def test_ids_and_counts() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"positions": "sinus"}, "positions must be"),
+        ({"positions": "sinus"}, "positions: expected"),
         ({"width": 18}, "width 18 is not a multiple of n_heads 4"),
         ({"n_kv_heads": 3}, "n_heads 4 is not a multiple of n_kv_heads 3"),
         ({"grid": 4}, "multiple of 3"),
@@ -262,11 +262,11 @@ def test_configurations_that_cannot_be_read(tmp_path: Path) -> None:
     no_width = {key: value for key, value in good.items() if key != "width"}
     for content, message in (
         ("{", "not valid JSON"),
-        ("[1]", "not a denoiser of this library"),
+        ("[1]", "must hold a JSON object"),
         (json.dumps({**good, "family": "llada"}), "not a denoiser of this library"),
         (json.dumps({**good, "heads": 4}), r"unknown key 'heads'"),
         (json.dumps(no_width), "width"),
-        (json.dumps({**good, "positions": "sinus"}), "positions must be"),
+        (json.dumps({**good, "positions": "sinus"}), "positions: expected"),
         (json.dumps({**good, "n_heads": "4"}), "config.json"),
     ):
         (tmp_path / "config.json").write_text(content)

@@ -10,8 +10,8 @@ import torch
 from unmask.assets import MODELS
 from unmask.decoding.paces import load_pace
 from unmask.decoding.protocols import Denoiser
-from unmask.denoisers.folder import save_denoiser
-from unmask.denoisers.loading import load_denoiser, shipped
+from unmask.denoisers.checkpoint import save_denoiser
+from unmask.denoisers.loading import list_denoisers, load_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.names import did_you_mean
 from unmask.schedulers.heuristics import confidence
@@ -20,10 +20,10 @@ from unmask.schedulers.policy import OrderPolicy
 
 
 def test_something_ships() -> None:
-    assert "sudoku-9x9-imperfect" in shipped()
+    assert "sudoku-9x9-imperfect" in list_denoisers()
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", list_denoisers())
 def test_what_ships_is_a_frozen_denoiser(name: str) -> None:
     denoiser = load_denoiser(name)
     assert isinstance(denoiser, Denoiser)
@@ -126,7 +126,7 @@ def test_only_what_is_near_is_suggested() -> None:
 
 
 def test_every_shipped_denoiser_has_its_learned_order() -> None:
-    for name in shipped():
+    for name in list_denoisers():
         denoiser = load_denoiser(name)
         policy = load_scheduler("sas", denoiser, name)
         assert isinstance(policy, OrderPolicy)

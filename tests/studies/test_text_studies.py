@@ -13,7 +13,7 @@ import torch
 
 from support.text_problems import Truthful, tiny
 from unmask.decoding.options import Decoding
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, Row, evaluate
 from unmask.schedulers.loading import load_scheduler

@@ -11,7 +11,7 @@ from support.canvases import canvases
 from support.denoisers import opinionated
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.denoisers.loading import load_denoiser, shipped
+from unmask.denoisers.loading import list_denoisers, load_denoiser
 from unmask.schedulers.heuristics import confidence
 from unmask.theory import claims, expected_return, lattice, log_p_seq, scheduler_logv, table_claims
 from unmask.theory.claim import check
@@ -159,7 +159,7 @@ def test_claims_hold_on_a_random_denoiser() -> None:
     assert elbo.right == pytest.approx(mean) and elbo.left > elbo.right + 1e-3
 
 
-@pytest.mark.skipif("sudoku-4x4" not in shipped(), reason="the package ships no sudoku-4x4 denoiser")
+@pytest.mark.skipif("sudoku-4x4" not in list_denoisers(), reason="the package ships no sudoku-4x4 denoiser")
 def test_claims_hold_on_the_shipped_denoiser() -> None:
     found = claims(load_denoiser("sudoku-4x4"), canvases(2, 8, seed=6), seed=1)
     assert [claim for claim in found if not claim.holds] == []

@@ -17,14 +17,13 @@ from unmask.decoding.loop import Step
 from unmask.decoding.options import Cache, Decoding, Ends
 from unmask.decoding.protocols import Scheduler
 from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.placement import device_options, parse_dtype
 from unmask.generation.generate import Generation, Watch, generate, infill
 from unmask.generation.text_canvas import TextCanvas, as_turns, gap_canvas, load_tokenizer, prompt_canvas
 from unmask.report.terminal.text import LiveText, Pieces, printable
 from unmask.report.traces.record import write
 from unmask.report.traces.text import of_texts
 from unmask.schedulers.loading import load_scheduler
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def generate_command(
@@ -95,8 +94,7 @@ def generate_command(
         traces: Also record every step for `unmask view`, into this new folder, a file per prompt. Prompts are decoded one by one.
     """
     prompts = _prompts(prompt, file)
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    weights_dtype = parse_dtype(dtype)
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
     if not 0 <= seed < 2**31:
@@ -111,8 +109,7 @@ def generate_command(
         require_new_folder(traces)
         batch = 1  # a trace counts the denoiser calls of its own problem
     words = load_tokenizer(tokenizer or denoiser)
-    placed: dict[str, Any] = {"device_map": "auto"} if device == "auto" else {"device": device}
-    model = load_denoiser(denoiser, DTYPES[dtype], **placed)
+    model = load_denoiser(denoiser, weights_dtype, **device_options(device))
     chosen = load_scheduler(scheduler, model, denoiser)
     options = Decoding(
         block=block,

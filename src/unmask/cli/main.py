@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.table import Table
 
 from unmask.cli.shell import console, require_writable, run
-from unmask.denoisers.loading import shipped
+from unmask.denoisers.loading import list_denoisers
 from unmask.runs.names import EntryPoints
 from unmask.runs.presets import list_presets
-from unmask.schedulers.loading import SCHEDULERS, shipped_policies
+from unmask.schedulers.loading import SCHEDULERS, list_policies
 from unmask.tasks.sudoku import TECHNIQUES, hardest, read_csv, write_csv
 from unmask.tasks.sudoku.task import SudokuTask
 
@@ -75,8 +75,8 @@ def presets() -> None:
     for preset in list_presets():
         table.add_row(preset.kind, preset.name, preset.description)
     console.print(table)
-    console.print(f"denoisers: {', '.join(shipped())}")
-    console.print(f"policies: {', '.join(shipped_policies())}")
+    console.print(f"denoisers: {', '.join(list_denoisers())}")
+    console.print(f"policies: {', '.join(list_policies())}")
     console.print(f"schedulers: {', '.join(SCHEDULERS)}")
 
 

@@ -24,7 +24,7 @@ from unmask.report.cases import problem_name
 from unmask.report.terminal import tables as terminal
 from unmask.report.terminal.boards import Lane, LiveBoards
 from unmask.report.traces import record as trace
-from unmask.schedulers.loading import load_scheduler, shipped_policies
+from unmask.schedulers.loading import list_policies, load_scheduler
 from unmask.tasks.sudoku import count_solutions, format_board, parse, read_csv, solve
 
 BOARDS = (16, 36, 81)
@@ -82,7 +82,7 @@ def decode(
         raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {seed}")
     model, fits = load_for_boards(name)
     if scheduler is None:
-        learned = f"sas-{name}" in shipped_policies()
+        learned = f"sas-{name}" in list_policies()
         scheduler, compare = ("sas", compare or "confidence") if learned else ("confidence", compare)
     order = load_scheduler(scheduler, model, name)
     other = None if compare is None else load_scheduler(compare, model, name)

@@ -7,8 +7,8 @@ What is done to a distribution depends on the canvas alone, never on what was ca
 tried ahead of time, and every scheduler, pace and temperature sees the same numbers. What a position's logits need to know besides
 its state travels with the state, in further channels.
 
-* ``Guided``: logits = u + (scale + 1)·(c − u), where c sees the prompt and u has masks in its place, as LLaDA has it. Two forwards.
-* ``Ending``: padding is never revealed; end tokens are damped, or forbidden before a least length, or altogether.
+* ``GuidedDenoiser``: logits = u + (scale + 1)·(c − u), where c sees the prompt and u has masks in its place, as LLaDA has it. Two forwards.
+* ``EndingDenoiser``: padding is never revealed; end tokens are damped, or forbidden before a least length, or altogether.
 * ``postpone_ends``: end tokens wait until nothing else is left to reveal.
 """
 
@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Denoiser, Focus, Scheduler, View, computed, focused, rescored
+from unmask.decoding.protocols import Denoiser, Focus, Scheduler, View, count_positions, takes_focus, wrap_scheduler
 from unmask.decoding.sampling import draw_tokens
 
 NEVER = -1e4
@@ -65,9 +65,9 @@ class DenoiserWrapper(ABC):
         return getattr(self.inner, "device", torch.device("cpu"))
 
     @property
-    def focused(self) -> bool:
+    def takes_focus(self) -> bool:
         """Whether the inner denoiser wants to know where the decoding stands."""
-        return focused(self.inner)
+        return takes_focus(self.inner)
 
     def inner_states(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
@@ -75,15 +75,15 @@ class DenoiserWrapper(ABC):
         """The inner denoiser's states; every canvas that it forwards is counted here too."""
         with self.count_calls(tokens.shape[1]):
             inner = self.inner
-            return inner.hidden(tokens, attention, focus) if focused(inner) else inner.hidden(tokens, attention)
+            return inner.hidden(tokens, attention, focus) if takes_focus(inner) else inner.hidden(tokens, attention)
 
     @contextmanager
     def count_calls(self, length: int) -> Iterator[None]:
         """What the inner denoiser does meanwhile is this one's cost."""
-        forwarded, positions = self.inner.forwarded, computed(self.inner, length)
+        forwarded, positions = self.inner.forwarded, count_positions(self.inner, length)
         yield
         self.forwarded += self.inner.forwarded - forwarded
-        self.computed += computed(self.inner, length) - positions
+        self.computed += count_positions(self.inner, length) - positions
 
     @abstractmethod
     def hidden(
@@ -113,7 +113,7 @@ class PassThrough(DenoiserWrapper):
         return hidden
 
 
-class Guided(DenoiserWrapper):
+class GuidedDenoiser(DenoiserWrapper):
     """Classifier-free guidance: what the prompt, the columns before ``start``, adds to the logits is taken ``scale`` times more."""
 
     def __init__(self, inner: Denoiser, scale: float, start: int) -> None:
@@ -129,7 +129,7 @@ class Guided(DenoiserWrapper):
         prompt = torch.arange(tokens.shape[1], device=tokens.device) < self.start
         both = torch.cat([tokens, tokens.masked_fill(prompt, self.mask_id)])
         masked = None if attention is None else torch.cat([attention, attention])
-        states = self.inner_states(both, masked, None if focus is None else focus.doubled())
+        states = self.inner_states(both, masked, None if focus is None else focus.double())
         return torch.cat(states.chunk(2), dim=-1)
 
     def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]:
@@ -140,7 +140,7 @@ class Guided(DenoiserWrapper):
         return _innermost(self.inner, hidden.chunk(2, dim=-1)[0])
 
 
-class Ending(DenoiserWrapper):
+class EndingDenoiser(DenoiserWrapper):
     """Which end tokens may be revealed where, and how readily. Padding that is no end token is never revealed.
 
     ``floor`` g: the probability of each end token is multiplied by g + (1 − g)·t/T, where t/T is the share of the ``length``
@@ -244,7 +244,7 @@ def score_inner_states(scheduler: Scheduler, denoiser: DenoiserWrapper) -> Sched
     def score(view: View) -> Float[Tensor, "b L"]:
         return scheduler(replace(view, states=denoiser.states(view.states)))
 
-    return rescored(scheduler, score)
+    return wrap_scheduler(scheduler, score)
 
 
 def _innermost(inner: Denoiser, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from unmask.denoisers.checkpoint import fit, read_json
+from unmask.denoisers.checkpoint import read_json, require_matching_shapes
 from unmask.denoisers.masked_lm import MaskedLM
 from unmask.denoisers.transformer import Transformer
 
@@ -102,7 +102,8 @@ def load_adapter(denoiser: Tunable, folder: Path) -> Tunable:
         raise ValueError(f"cannot read the adapter {folder / WEIGHTS}: {error}") from error
     tuned = add_lora(denoiser, rank, float(alpha), targets)
     expected = {name: tuple(tensor.shape) for name, tensor in adapter_weights(tuned).items()}
-    fit(expected, {name: tuple(tensor.shape) for name, tensor in weights.items()}, folder / WEIGHTS)
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    require_matching_shapes(expected, found, folder / WEIGHTS)
     tuned.load_state_dict(weights, strict=False)
     return tuned.requires_grad_(False).eval()
 

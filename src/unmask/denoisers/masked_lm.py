@@ -186,7 +186,7 @@ def load_masked_lm(
         raise ValueError(f"device is {device} and device_map {device_map!r}: give one of them")
     safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     try:
-        with quiet():
+        with silence_transformers():
             model, info = transformers.AutoModelForMaskedLM.from_pretrained(
                 folder, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True, **safe
             )
@@ -201,8 +201,8 @@ def load_masked_lm(
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """transformers draws progress bars and tables; a library does not."""
+def silence_transformers() -> Iterator[None]:
+    """Without the progress bars and tables that transformers prints."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -2,7 +2,7 @@
 
 ``N`` rows, each a prompt and an answer of ``L`` tokens, all ids.
 
-* ``path_likelihood``: exact, for the order that a scheduler takes. A greedy order visits one path for a given answer, so
+* ``order_likelihood``: exact, for the order that a scheduler takes. A greedy order visits one path for a given answer, so
   log P(x) = Σ_t log p(x_{i_t} | x̃^{(t−1)}), the loop under teacher forcing. ``greedy`` says whether decoding would give this
   answer.
 * ``monte_carlo_likelihood``: LLaDA's estimate of the bound that averages over all orders,
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from unmask.decoding.draws import counter_uniform
-from unmask.decoding.guidance import Guided
+from unmask.decoding.guidance import GuidedDenoiser
 from unmask.decoding.loop import Step, unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
@@ -38,7 +38,7 @@ class Scored:
     denoiser_calls: int
 
 
-def path_likelihood(
+def order_likelihood(
     denoiser: Denoiser,
     scheduler: Scheduler,
     prompts: Sequence[Sequence[int]],
@@ -89,7 +89,7 @@ def monte_carlo_likelihood(
     for start in range(0, len(draws), rows_at_once):
         part = draws[start : start + rows_at_once]
         canvas, target = _forced(denoiser, [prompts[r] for r, _ in part], [answers[r] for r, _ in part])
-        model = Guided(denoiser, guidance, canvas.start) if guidance else denoiser
+        model = GuidedDenoiser(denoiser, guidance, canvas.start) if guidance else denoiser
         masked = torch.zeros_like(canvas.region)
         weight = torch.zeros(len(part), dtype=torch.float64)
         for n, (row, sample) in enumerate(part):

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.denoisers.lora import base_of, has_adapter
-from unmask.denoisers.masked_lm import quiet
+from unmask.denoisers.masked_lm import silence_transformers
 
 Prompt = str | Sequence[Mapping[str, str]]
 """A text, or the turns of a conversation: ``[{"role": "user", "content": "…"}, …]``."""
@@ -101,7 +101,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     for kind in kinds:
         safe = {"trust_remote_code": False} if kind == "AutoTokenizer" else {}
         try:
-            with quiet():  # it warns of configurations that it does not know, such as LLaDA's
+            with silence_transformers():  # it warns of configurations that it does not know, such as LLaDA's
                 return getattr(transformers, kind).from_pretrained(folder, local_files_only=True, **safe)
         except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
             reason = reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -138,9 +138,7 @@ def _folder(name: str | Path) -> Path:
         return Path(snapshot_download("/".join(words[:2]), allow_patterns=TOKENIZER_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"there is no folder {str(name)!r}, and the hub has not given such a tokenizer: {reason}"
-        ) from error
+        raise ValueError(f"{str(name)!r} is neither a local folder nor a tokenizer on the Hub: {reason}") from error
 
 
 def prompt_canvas(denoiser: Denoiser, tokenizer: Tokenizer, prompts: Sequence[Prompt], length: int) -> TextCanvas:

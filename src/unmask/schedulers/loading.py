@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from unmask.assets import POLICIES
 from unmask.decoding.protocols import Denoiser, Scheduler
-from unmask.denoisers.checkpoint import Checkpoint, enough, read_json
+from unmask.denoisers.checkpoint import Checkpoint, read_json, require_plausible_size
 from unmask.denoisers.transformer import LARGEST_GRID
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
@@ -20,8 +20,8 @@ SCHEDULERS = EntryPoints("unmask.schedulers")
 """Name → the scheduler, or a function of its options."""
 
 
-def shipped_policies() -> list[str]:
-    """The learned orders inside the package."""
+def list_policies() -> list[str]:
+    """The learned policies inside the package."""
     return sorted(path.parent.name for path in POLICIES.glob("*/model.safetensors"))
 
 
@@ -36,7 +36,7 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
         if (folder / "model.safetensors").exists() and (folder / "config.json").exists():
             return _load_policy(folder, denoiser)
     if spec == "sas":
-        known = ", ".join(shipped_policies()) or "none"
+        known = ", ".join(list_policies()) or "none"
         raise ValueError(
             f"no policy ships for the denoiser {denoiser_name!r}: learn one with unmask train; shipped are {known}"
         )
@@ -63,6 +63,6 @@ def _refuse_implausible(folder: Path) -> None:
     square = 0 if config.kind == "hidden" else config.width**2
     embedded = (config.vocab_size + (config.length or 0)) * config.width if config.tokens else 0
     least = {"hidden": config.hidden_width * config.width, "grid": 0}.get(config.kind, embedded)
-    enough(least + max(1, layered) * square, Checkpoint(folder).shapes, folder / "model.safetensors")
+    require_plausible_size(least + max(1, layered) * square, Checkpoint(folder).shapes, folder / "model.safetensors")
     if config.size is not None and not 1 <= config.size <= LARGEST_GRID:
         raise ValueError(f"{folder / 'config.json'}: size must be in 1 .. {LARGEST_GRID}, got {config.size}")

@@ -10,8 +10,7 @@ observation is made of the canvas, in which hidden tokens are masks, and of the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
@@ -19,15 +18,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.decoding.protocols import Denoiser, View
+from unmask.runs.config import Count, Positive, config
 from unmask.schedulers.networks import MLP, Attentive, Grid, Projection
 
-FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
-KINDS = ("mlp", "transformer", "hidden", "grid")
-BASES = ("confidence", "uncertainty")
+Feature = Literal["confidence", "entropy", "position", "margin", "progress", "left", "right"]
 LOGIT_CAP = 30.0
 
 
-@dataclass(frozen=True)
+@config
 class PolicyConfig:
     """What the policy is, what it reads, and what it was trained for.
 
@@ -39,17 +37,17 @@ class PolicyConfig:
     fits.
     """
 
-    kind: str = "grid"
-    width: int = 24
-    n_layers: int = 3
-    n_heads: int = 4
-    features: Sequence[str] = ("confidence", "entropy", "position")
+    kind: Literal["mlp", "transformer", "hidden", "grid"] = "grid"
+    width: Count = 24
+    n_layers: Count = 3
+    n_heads: Count = 4
+    features: Sequence[Feature] = ("confidence", "entropy", "position")
     tokens: bool = True
     distribution: bool = True
     blockwise: bool = False
     residual: bool = True
-    base: str = "confidence"
-    temperature: float = 1.0
+    base: Literal["confidence", "uncertainty"] = "confidence"
+    temperature: Positive = 1.0
     size: int | None = None
     length: int | None = None
     vocab_size: int = 0
@@ -59,19 +57,8 @@ class PolicyConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))  # JSON brings a list
-        if self.kind not in KINDS:
-            raise ValueError(f"policy kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
-        if unknown := [name for name in self.features if name not in FEATURES]:
-            raise ValueError(f"unknown policy features {unknown}: expected some of {', '.join(FEATURES)}")
         if self.blockwise and self.kind == "grid":
             raise ValueError("a grid policy reads the whole board: blockwise goes with the other kinds")
-        if self.base not in BASES:
-            raise ValueError(f"the policy's base must be one of {', '.join(BASES)}, got {self.base!r}")
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"the policy's temperature must be a positive number, got {self.temperature}")
-        for name in ("width", "n_layers", "n_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"the policy's {name} must be at least 1, got {getattr(self, name)}")
         if self.kind == "transformer" and self.width % self.n_heads:
             raise ValueError(f"the policy's width {self.width} is not a multiple of its n_heads {self.n_heads}")
 

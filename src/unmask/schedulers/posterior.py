@@ -34,12 +34,12 @@ class Posterior(nn.Module):
         features = torch.stack([truth_logp, confidence], dim=-1).clamp(min=self.floor, max=0.0)
         return scores.detach() + self.readout(self.body(features))[..., 0]
 
-    def scheduler(self, policy: OrderPolicy) -> Clairvoyant:
-        return Clairvoyant(policy, self)
+    def scheduler(self, policy: OrderPolicy) -> PosteriorScheduler:
+        return PosteriorScheduler(policy, self)
 
 
 @dataclass(frozen=True)
-class Clairvoyant:
+class PosteriorScheduler:
     """The posterior as a scheduler."""
 
     policy: OrderPolicy

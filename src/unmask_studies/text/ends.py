@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.decoding.guidance import Ending, PassThrough, postpone_ends, score_inner_states
+from unmask.decoding.guidance import EndingDenoiser, PassThrough, postpone_ends, score_inner_states
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
@@ -170,7 +170,7 @@ def first_ends(order: Int[Tensor, "B K"], tokens: Int[Tensor, "B L"], start: int
     return shares
 
 
-class _Damped(Ending):
+class _Damped(EndingDenoiser):
     """Damped end tokens, of which padding is one that may be revealed."""
 
     @property
