@@ -9,14 +9,14 @@ import torch
 
 from support.canvases import canvases
 from support.denoisers import opinionated
+from support.tables import TableDenoiser
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import list_denoisers, load_denoiser
 from unmask.schedulers.heuristics import confidence
 from unmask.theory import claims, expected_return, lattice, log_p_seq, scheduler_logv, table_claims
-from unmask.theory.claim import check
+from unmask.theory.claims_on_tables import check
 from unmask.theory.enumerable import (
-    TableDenoiser,
     block_correlation,
     conditionals,
     entropy,

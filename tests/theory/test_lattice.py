@@ -5,6 +5,7 @@ import torch
 
 from support.canvases import canvases
 from support.denoisers import opinionated
+from support.tables import tabular_scheduler
 from unmask.decoding.loop import trajectory_logp, unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Scheduler, View
@@ -21,7 +22,6 @@ from unmask.theory import (
     policy_gradient,
     return_variance,
     scheduler_logv,
-    tabular,
     worst_order,
 )
 from unmask.theory.lattice import revealed
@@ -75,7 +75,7 @@ def test_sampled_returns_agree_with_the_exact_mean_and_gradient() -> None:
     logv = choice_logp(scores.masked_fill(revealed(4), -torch.inf), tau)
     trajectory = unmask(
         denoiser,
-        tabular(grid, scores),
+        tabular_scheduler(grid, scores),
         Canvas(canvas.tokens.repeat(draws, 1), target=canvas.truth.repeat(draws, 1)),
         Decoding(order_temperature=tau),
         forced=True,

@@ -15,8 +15,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.schedulers.heuristics import confidence
 from unmask.theory.beam import beam_order
-from unmask.theory.claim import Claim, check
-from unmask.theory.claims_on_tables import table_claims
+from unmask.theory.claims_on_tables import Claim, check, table_claims
 from unmask.theory.enumerable import (
     block_correlation,
     conditionals,
