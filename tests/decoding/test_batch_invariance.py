@@ -59,7 +59,7 @@ def test_mixed_puzzles(name: str, scheduler: str) -> None:
 
 
 @pytest.mark.parametrize("scheduler", HEURISTICS)
-def test_the_order_of_the_batch_does_not_matter(scheduler: str) -> None:
+def test_permuting_the_batch_permutes_the_trajectory(scheduler: str) -> None:
     denoiser = CountingTable(end_ids=(0,), pad_id=6)
     tokens, target = puzzles(denoiser, 5, 10)
     rule, decoding, turn = load_scheduler(scheduler), REGIMES["all random"], torch.tensor([3, 0, 4, 1, 2])
@@ -157,7 +157,7 @@ def test_finished_rows_cost_nothing(name: str) -> None:
     assert block is None or max(denoiser.priced) <= block * len(tokens)
 
 
-def test_a_whole_scheduler_sees_every_hidden_position() -> None:
+def test_prices_all_prices_every_hidden_position() -> None:
     denoiser = CountingTable()
     tokens = torch.full((2, 9), denoiser.mask_id)
 

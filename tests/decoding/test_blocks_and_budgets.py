@@ -144,7 +144,7 @@ def test_forbidden_tokens_are_never_drawn(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("draw", [2**-25, 1 - 2**-24])
-def test_the_ends_of_the_ladder(draw: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nucleus_sampling_at_its_extremes(draw: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest and the largest draw there are: the likeliest token and the last of the nucleus, never one past it."""
     denoiser = Fixed(torch.tensor([[3.0, 2.0, 1.0, 0.0]]), mask_id=3)
     monkeypatch.setattr(
@@ -156,7 +156,7 @@ def test_the_ends_of_the_ladder(draw: float, monkeypatch: pytest.MonkeyPatch) ->
         assert trajectory.tokens.item() == (0 if draw < 0.5 else last)
 
 
-def test_randomness_is_the_rows_own() -> None:
+def test_draws_depend_on_the_seed_of_the_row() -> None:
     denoiser = CountingTable()
     tokens, _ = puzzles(denoiser, 6, 9)
     decoding = Decoding(order_temperature=1.0, token_temperature=1.0)

@@ -83,7 +83,7 @@ def test_a_refresh_at_every_step_is_no_cache(family: str, cache: str) -> None:
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 @pytest.mark.parametrize(("family", "steps"), [("ours", None), ("llada", 6), ("dream", None), ("dream", 6)])
-def test_one_block_of_weights_is_exact_whatever_is_reused(family: str, cache: str, steps: int | None) -> None:
+def test_a_cache_is_exact_for_one_transformer_block(family: str, cache: str, steps: int | None) -> None:
     """Keys and values of the only block are functions of token and place: none is ever stale."""
     denoiser = model(family, layers=1)
     canvas = canvases(denoiser)
@@ -144,7 +144,7 @@ def plain_cached_decode(
 @pytest.mark.parametrize("refresh", [3, 99])
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_stale_is_what_the_definition_says(family: str, cache: str, refresh: int) -> None:
+def test_stale_keys_and_values_match_the_definition(family: str, cache: str, refresh: int) -> None:
     """Rows of a padded batch, which are in different blocks most of the time, against each row by itself in plain forwards."""
     denoiser, start = model(family, layers=3), 5
     canvas = canvases(denoiser, rows=3)
@@ -156,7 +156,7 @@ def test_what_is_stale_is_what_the_definition_says(family: str, cache: str, refr
         assert [*trajectory.order[row, :n].tolist(), *trajectory.tokens[row].tolist()] == wanted
 
 
-def test_a_cache_changes_something() -> None:
+def test_a_cache_is_not_exact_for_several_blocks() -> None:
     """Otherwise the tests above could not fail."""
     denoiser = model("dream", layers=3)
     canvas = canvases(denoiser, rows=8)
@@ -231,7 +231,7 @@ def test_positions_are_counted_as_they_are_computed() -> None:
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
-def test_guidance_keeps_both_canvases_apart(cache: str) -> None:
+def test_guidance_stores_both_canvases_separately(cache: str) -> None:
     """Exact for one block of weights; for several, with a refresh at every step."""
     for layers, refresh in ((1, None), (2, 1)):
         denoiser = model("llada", layers)
@@ -277,7 +277,7 @@ def test_a_grid_is_cached_too(cache: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["transformer", "hidden"])
-def test_a_policy_sees_the_rest_as_it_was(kind: str) -> None:
+def test_a_policy_sees_stored_prices_outside_the_block(kind: str) -> None:
     """Positions behind the block have the prices of the last exact step in ``dual`` and those of now in ``prefix``."""
     denoiser = model("llada", layers=2)
     config = PolicyConfig(
@@ -320,7 +320,7 @@ def test_looking_ahead_and_likelihoods_are_exact() -> None:
     assert torch.equal(*logp)
 
 
-def test_states_that_were_handed_out_do_not_change() -> None:
+def test_returned_states_are_never_overwritten() -> None:
     denoiser = model("llada")
     held: list[tuple[Tensor, Tensor]] = []
     decode(

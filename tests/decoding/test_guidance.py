@@ -65,7 +65,7 @@ def llada(tmp_path_factory: pytest.TempPathFactory) -> Transformer:
 
 
 @pytest.mark.parametrize("scale", [0.5, 3.0])
-def test_the_formula(llada: Transformer, scale: float) -> None:
+def test_guidance_matches_its_formula(llada: Transformer, scale: float) -> None:
     tokens = torch.tensor([[3, 4, 5, 29, 29, 29], [6, 7, 8, 29, 9, 29]])
     without = tokens.clone()
     without[:, :3] = 29
@@ -77,7 +77,7 @@ def test_the_formula(llada: Transformer, scale: float) -> None:
     torch.testing.assert_close(guided.states(states), llada.hidden(tokens))
 
 
-def test_no_guidance_is_the_denoiser(llada: Transformer) -> None:
+def test_guidance_of_scale_zero_is_the_denoiser(llada: Transformer) -> None:
     tokens = torch.tensor([[3, 4, 5, 29, 29, 29]])
     guided = GuidedDenoiser(llada, 0.0, start=3)
     torch.testing.assert_close(guided.logits(guided.hidden(tokens)[0]), llada.logits(llada.hidden(tokens)[0]))
@@ -95,7 +95,7 @@ def test_guidance_with_padding(llada: Transformer) -> None:
     assert (both[1, 2:] - alone[0]).abs().max() > 0.1
 
 
-def test_guidance_costs_twice_and_says_so(llada: Transformer) -> None:
+def test_guidance_counts_twice_the_denoiser_calls(llada: Transformer) -> None:
     tokenizer = words(31, eos=27)
     plain, guided = (
         generate(
@@ -168,7 +168,7 @@ def test_suppression_keeps_the_budget(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["random", "right_to_left", "margin", "gumbel_confidence"])
-def test_suppression_with_other_orders(scheduler: str) -> None:
+def test_suppression_with_other_schedulers(scheduler: str) -> None:
     decoding = postpone_ends(Decoding(token_temperature=0.7, order_temperature=0.5))
     trajectory = decode(EndingDenoiser(Eager(end=0.9)), decoding, canvas(*[3, 1, 2, 0] * 2), load_scheduler(scheduler))
     found = [ended(trajectory, row) for row in range(8)]
@@ -199,7 +199,7 @@ def test_a_short_step_takes_end_tokens_from_the_right() -> None:
     assert steps == [[2, 5, 6, 7], [0, 1, 3, 4]]
 
 
-def test_only_end_tokens_left_ends_a_row_at_once() -> None:
+def test_a_row_ends_when_only_end_tokens_are_left() -> None:
     """Once every hidden position wants to end, the leftmost does, and the row is over."""
     denoiser = EndingDenoiser(Eager(end=50.0))
     trajectory = decode(denoiser, postpone_ends(Decoding()), canvas(2))
@@ -212,7 +212,7 @@ def test_only_end_tokens_left_ends_a_row_at_once() -> None:
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("ends", ["allow", "damp", "suppress"])
-def test_no_end_token_before_the_least_length(temperature: float, ends: str) -> None:
+def test_no_end_token_before_min_length(temperature: float, ends: str) -> None:
     floor = 0.4 if ends == "damp" else None
     decoding = Decoding(token_temperature=temperature, stop_at_end=False)
     for least in (3, 8):
@@ -275,7 +275,7 @@ def test_which_ids_are_forbidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"length": 4, "least": 5}, "min_length must be in 0 .. 4"),
         ({"length": 4, "least": -1}, "min_length must be in 0 .. 4"),
@@ -283,12 +283,12 @@ def test_which_ids_are_forbidden() -> None:
         ({"floor": 0.4}, "need the length"),
     ],
 )
-def test_what_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         EndingDenoiser(Eager(), 3, **options)
 
 
-def test_a_learned_order_reads_the_states_it_was_trained_on(llada: Transformer) -> None:
+def test_a_policy_reads_the_states_of_the_inner_denoiser(llada: Transformer) -> None:
     """Guidance and end tokens widen the states: a policy that reads them still gets the denoiser's own."""
     config = PolicyConfig(
         kind="hidden",

@@ -90,7 +90,7 @@ LBT = [
 
 @pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize(("block", "steps"), LBT)
-def test_the_loop_is_the_plain_loop(block: int | None, steps: int | None, forced: bool) -> None:
+def test_the_loop_matches_a_plain_reference(block: int | None, steps: int | None, forced: bool) -> None:
     denoiser = CountingTable()
     tokens, target = puzzles(denoiser, 5, 12)
     goal = target if forced else None
@@ -107,7 +107,7 @@ def test_the_loop_is_the_plain_loop(block: int | None, steps: int | None, forced
 
 
 @pytest.mark.parametrize("name", ["confidence", "margin", "left_to_right"])
-def test_a_transformer_too(name: str) -> None:
+def test_a_transformer_matches_the_plain_reference(name: str) -> None:
     denoiser = text_denoiser(end_ids=())
     tokens = torch.tensor([[5, 3, 12, 12, 12, 12, 9], [12, 12, 4, 12, 12, 12, 12]])
     trajectory = unmask(denoiser, load_scheduler(name), tokens, Decoding(block=3, steps=4))
@@ -134,7 +134,7 @@ def test_a_row_ends_at_its_first_end_token(name: str, block: int | None, pad_id:
     assert torch.equal(on.reveals, hidden)
 
 
-def test_an_end_token_with_something_hidden_before_it_ends_nothing() -> None:
+def test_an_end_token_after_hidden_positions_does_not_end_the_row() -> None:
     """Right to left: the end tokens come first, and everything before them is still revealed."""
     denoiser = CountingTable(end_ids=(0, 1, 2, 4, 5, 6))  # every token ends
     tokens = torch.full((1, 6), denoiser.mask_id)
@@ -150,7 +150,7 @@ def test_an_end_token_with_something_hidden_before_it_ends_nothing() -> None:
 @pytest.mark.parametrize(
     "decoding", [Decoding(), Decoding(block=3), Decoding(steps=3), Decoding(token_temperature=1.0)]
 )
-def test_what_is_given_stays(decoding: Decoding, forced: bool) -> None:
+def test_given_tokens_are_never_overwritten(decoding: Decoding, forced: bool) -> None:
     """The denoiser contradicts every given token; a target that contradicts them is not copied onto them either."""
     denoiser = Stubborn(6, mask_id=2)
     tokens, target = puzzles(denoiser, 9, 10)

@@ -123,7 +123,7 @@ def checked(rule: Pace, brute: Callable[..., set[int]], block: int | None, sizes
 
 @pytest.mark.parametrize("scheduler", HEURISTICS)
 @pytest.mark.parametrize("name", RULES)
-def test_each_rule_is_its_formula(name: str, scheduler: str) -> None:
+def test_each_pace_matches_its_formula(name: str, scheduler: str) -> None:
     denoiser = Calm()
     tokens, target = puzzles(denoiser, 4, 10, seed=1)
     sizes: list[int] = []
@@ -141,8 +141,8 @@ def test_each_rule_is_its_formula(name: str, scheduler: str) -> None:
 
 
 @pytest.mark.parametrize("name", PACES)
-def test_a_rule_lets_at_least_one_go(name: str) -> None:
-    """Nobody is sure of anything, or everybody of everything: each row goes on, and by itself."""
+def test_every_pace_reveals_at_least_one_position(name: str) -> None:
+    """No position is certain, or every one is: each row continues, independently."""
     for scale in (0.0, 60.0):
         denoiser = Fixed(torch.eye(6, 5) * scale, mask_id=4, limit=40)
         tokens = torch.full((3, 6), denoiser.mask_id)
@@ -154,7 +154,7 @@ def test_a_rule_lets_at_least_one_go(name: str) -> None:
             assert torch.bincount(trajectory.step[row][trajectory.step[row] >= 0]).min() >= 1
 
 
-def test_the_fallback_is_each_rows_own() -> None:
+def test_the_fallback_is_applied_per_row() -> None:
     """One row is sure of two positions, the other of none: the unsure one still reveals its best, and only that."""
     logits = torch.zeros(2, 4, 4)
     logits[0, :2, 1] = 9.0

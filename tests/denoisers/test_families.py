@@ -1,5 +1,5 @@
 """Published checkpoints on our transformer: against plain arithmetic in their own layout, against numbers from their own code, and
-what is said when one does not fit.
+the errors when one does not fit.
 
 ``family_logits.json`` holds the logits of each family's public modelling code on ``family_fixtures.weights``, float32, one canvas:
 LLaDA and Dream from NVlabs/Fast-dLLM (``llada/model``, ``dream/model``, with Dream's shift as its ``generation_utils.py`` does it),
@@ -179,7 +179,7 @@ def test_the_first_token_of_a_padded_dream_row_is_not_predicted_by_padding(tmp_p
     assert (first - denoiser.hidden(padded)[:, 3]).abs().max() > 1e-2
 
 
-def test_fused_heads_are_taken_apart_by_group() -> None:
+def test_fused_heads_are_split_by_group() -> None:
     """Two groups of two queries each: q q k v | q q k v, in heads of one row."""
     config = TransformerConfig(vocab_size=2, width=4, n_layers=1, n_heads=4, n_kv_heads=2, ffn=4, mask_id=0)
     fused = torch.arange(8.0)[:, None].expand(8, 4)
@@ -197,7 +197,7 @@ PUBLISHED_SMDM = """6 4 256 1024, 8 6 384 1536, 8 8 512 2048, 9 9 576 2304, 10 1
 
 
 @pytest.mark.parametrize("size", [tuple(map(int, size.split())) for size in PUBLISHED_SMDM.split(",")])
-def test_every_size_of_smdm_is_told_from_its_shapes(size: tuple[int, int, int, int]) -> None:
+def test_every_size_of_smdm_is_inferred_from_its_shapes(size: tuple[int, int, int, int]) -> None:
     layers, heads, width, ffn = size
     stored = {"width": width, "ffn": ffn, "layers": layers, "rows": 32001}
     config = smdm(Published({}, shapes("smdm", stored), {}))

@@ -81,7 +81,7 @@ def assert_rows_alone(together: Generation, alone: Callable[[int], Generation]) 
 @pytest.mark.parametrize(
     ("name", "way"), [*(("llada", way) for way in WAYS), *((n, w) for n in ("dream", "smdm") for w in SOME_WAYS)]
 )
-def test_a_batch_is_its_rows(models: dict[str, Any], name: str, way: str) -> None:
+def test_a_batch_equals_its_rows_alone(models: dict[str, Any], name: str, way: str) -> None:
     denoiser, tokenizer = models[name]
     seeds = [7, 2**60 + 1, 0]
     together = generate(denoiser, tokenizer, PROMPTS, seeds=seeds, **WAYS[way])
@@ -116,7 +116,7 @@ def test_a_masked_language_model(bert: Any) -> None:
     assert done.trajectory.tokens[:, -1].tolist() == [3, 3]  # [SEP] is still behind the answer
 
 
-def test_every_reveal_is_told(models: dict[str, Any]) -> None:
+def test_on_step_reports_every_reveal(models: dict[str, Any]) -> None:
     """What ``on_step`` saw, put together, is the answer."""
     denoiser, tokenizer = models["llada"]
     canvas = prompt_canvas(denoiser, tokenizer, PROMPTS, 8)
@@ -139,7 +139,7 @@ def test_every_reveal_is_told(models: dict[str, Any]) -> None:
     assert generate(denoiser, tokenizer, PROMPTS[:1], length=3, watch=Watch(record=True)).trajectory.states is not None
 
 
-def test_an_ended_row_costs_nothing_more(models: dict[str, Any], tmp_path: Path) -> None:
+def test_an_ended_row_needs_no_more_denoiser_calls(models: dict[str, Any], tmp_path: Path) -> None:
     """A third of the words end a text, so that some rows do."""
     tokenizer = models["llada"][1]
     denoiser = load_denoiser(write(tmp_path, "llada", eos_token_id=[27, *range(10)]))
@@ -155,7 +155,7 @@ def test_an_ended_row_costs_nothing_more(models: dict[str, Any], tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"scheduler": "confidance"}, "did you mean 'confidence'"),
         ({"decoding": Decoding(pace="all")}, "no pace 'all'"),
@@ -166,8 +166,8 @@ def test_an_ended_row_costs_nothing_more(models: dict[str, Any], tmp_path: Path)
         ({"length": 4, "decoding": Decoding(min_length=5)}, "min_length must be in 0 .. 4"),
     ],
 )
-def test_what_is_refused(models: dict[str, Any], options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_is_refused(models: dict[str, Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         denoiser, tokenizer = models["llada"]
         generate(denoiser, tokenizer, PROMPTS, **{"length": 8, **options})
 
@@ -293,7 +293,7 @@ def test_files_and_standard_input(generate_command: Callable[..., Any], models: 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--prompt", "w3", "--file", "x"], "a prompt or a file, not both"),
         (["--file", "nowhere.jsonl"], "No such file or directory: nowhere.jsonl"),
@@ -315,8 +315,8 @@ def test_files_and_standard_input(generate_command: Callable[..., Any], models: 
         (["--prompt", "w3", "--token-temperature", "-1"], "token_temperature: expected"),
     ],
 )
-def test_one_line_and_exit_code_2(
-    generate_command: Callable[..., Any], tmp_path: Path, options: list[str], said: str
+def test_errors_are_one_line_with_exit_code_2(
+    generate_command: Callable[..., Any], tmp_path: Path, options: list[str], message: str
 ) -> None:
     (tmp_path / "bare").mkdir()
     (tmp_path / "bad.jsonl").write_text('{"prompt": "w3"}\n{"prompt": \n')
@@ -324,7 +324,7 @@ def test_one_line_and_exit_code_2(
     (tmp_path / "empty.jsonl").write_text("\n")
     code, out, err = generate_command(*options)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 

@@ -30,7 +30,7 @@ def follow(order: Tensor, length: int) -> Scheduler:
     return lambda view: scores[view.rows]
 
 
-def test_every_order_of_the_oracle_gives_the_joint() -> None:
+def test_every_order_gives_the_joint_probability() -> None:
     """The chain rule, forwards and backwards: 24 orders of 4 positions, sequences likely and unlikely."""
     oracle, orders = JointTable(length=4, tokens=3), all_orders(4)
     canvas = torch.full((len(orders), 4), oracle.mask_id)
@@ -71,7 +71,7 @@ def test_likelihoods_sum_to_one(name: str, decoding: Decoding) -> None:
     assert trajectory.total_logp.double().exp().sum().item() == pytest.approx(1, abs=1e-5)
 
 
-def test_an_oracle_scheduler_does_peek() -> None:
+def test_an_oracle_scheduler_reads_the_target() -> None:
     denoiser = CountingTable(vocabulary=4, mask_id=3)
     target = torch.tensor(list(itertools.product(range(3), repeat=4)))
     trajectory = unmask(
@@ -100,7 +100,7 @@ def test_the_joint_is_recovered() -> None:
 
 @pytest.mark.parametrize("rows_at_once", [1, 3, 256])
 @pytest.mark.parametrize("decoding", [Decoding(), Decoding(block=4, steps=5), Decoding(steps=2, order_temperature=1.0)])
-def test_a_given_order_is_the_loop_along_it(decoding: Decoding, rows_at_once: int) -> None:
+def test_trajectory_logp_of_a_given_order_matches_the_loop(decoding: Decoding, rows_at_once: int) -> None:
     denoiser = CountingTable()
     tokens, target = puzzles(denoiser, 7, 9)
     trajectory = unmask(denoiser, margin, Canvas(tokens, target=target), decoding, forced=True)
@@ -161,7 +161,7 @@ def test_padding_and_likelihoods(left: bool) -> None:
     assert (both[1] - both[0]).abs().max() > 1e-3  # the same tokens with another mask are another state
 
 
-def test_what_stays_hidden_stays_hidden() -> None:
+def test_positions_that_are_no_candidates_stay_hidden() -> None:
     """A trajectory that leaves positions hidden: its own canvas is the target of its likelihood."""
     denoiser = CountingTable()
     tokens = torch.full((1, 7), denoiser.mask_id)

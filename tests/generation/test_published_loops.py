@@ -174,7 +174,7 @@ def test_dream_with_its_own_counts(dream: Transformer, length: int, steps: int, 
     assert revealed(ours) == [dream_loop(raw, ids(prompt), length, steps, rule, published=True) for prompt in PROMPTS]
 
 
-def test_what_dream_does_with_a_step_per_token() -> None:
+def test_dreams_published_counts_per_step() -> None:
     assert dream_counts(16, 16, published=True) == [0, *[1] * 14, 2]
     assert dream_counts(128, 128, published=True)[0] == 0
     assert dream_counts(128, 128, published=True)[-1] == 2

@@ -74,7 +74,7 @@ def test_gaps_begin_in_one_column() -> None:
     assert bert.tokens.tolist() == [[0, 2, 4, 6, 3], [2, 5, 4, 12, 3]]
 
 
-def test_the_gap_has_the_space_before_it(tmp_path: Path) -> None:
+def test_a_gap_includes_the_space_before_it(tmp_path: Path) -> None:
     """In byte-level vocabularies a word has its space in front: left behind, it would be a token of its own."""
     tokenizer = load_tokenizer(dream_files(tmp_path))
     the, cat = tokenizer.encode("the cat")
@@ -89,7 +89,7 @@ def test_the_gap_has_the_space_before_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("build", "message"),
     [
         (lambda: prompt_canvas(Ids(), words(), [], 1), "at least one prompt"),
         (lambda: prompt_canvas(Ids(), words(), "w1", 1), "expected a list"),
@@ -101,9 +101,9 @@ def test_the_gap_has_the_space_before_it(tmp_path: Path) -> None:
         (lambda: gap_canvas(Ids(), words(), []), "at least one text"),
     ],
 )
-def test_what_is_refused(ask: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ask()
+def test_what_is_refused(build: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
 
 
 def test_a_tokenizer_of_another_model_is_refused() -> None:
@@ -132,7 +132,7 @@ def metaspace() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<e>")
 
 
-def test_pieces_are_what_tokens_add(tmp_path: Path) -> None:
+def test_pieces_are_the_text_that_tokens_add(tmp_path: Path) -> None:
     assert [Pieces(metaspace())(i) for i in (1, 2, 3)] == [" cat", "s", " on"]
     assert [Pieces(wordpieces())(i) for i in (6, 9, 12)] == [" cat", "s", "."]
     assert [Pieces(words())(i) for i in (4, 5)] == [" w4", " w5"]

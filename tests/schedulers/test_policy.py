@@ -41,7 +41,7 @@ def boards(count: int, clues: int = 45) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("base", [confidence, uncertainty])
-def test_an_untrained_policy_is_the_order_of_its_base(kind: str, base: Scheduler) -> None:
+def test_an_untrained_policy_ranks_as_its_base_does(kind: str, base: Scheduler) -> None:
     tokens, _ = boards(3)
     ours, theirs = (unmask(DENOISER, s, tokens) for s in (policy_of(kind, base=base.__name__), base))  # pyright: ignore
     assert torch.equal(ours.order, theirs.order)
@@ -128,7 +128,7 @@ def test_padding_does_not_change_the_scores_of_a_transformer_policy() -> None:
     assert torch.allclose(policy.score(padded)[:, :6], policy.score(seen), atol=1e-5)
 
 
-def test_saved_policy_comes_back_and_says_what_it_is(tmp_path: Path) -> None:
+def test_a_saved_policy_loads_with_its_configuration(tmp_path: Path) -> None:
     policy = stirred("grid")
     policy.save_pretrained(tmp_path)
     again = OrderPolicy.from_pretrained(tmp_path)
@@ -160,8 +160,8 @@ def test_bad_configurations_are_refused(options: dict[str, object], message: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_blocks_the_head_is_computed_where_the_policy_looks(kind: str) -> None:
-    """A position-wise policy chooses alike whether the rest is priced or not, and does not ask for it."""
+def test_policies_price_only_the_positions_that_they_read(kind: str) -> None:
+    """A position-wise policy chooses alike whether the rest is priced or not, and does not need it."""
     tokens, _ = boards(2)
     policy = stirred(kind)
     rows: list[int] = []
@@ -177,7 +177,7 @@ def test_in_blocks_the_head_is_computed_where_the_policy_looks(kind: str) -> Non
     assert (sum(rows) < priced) == (kind in ("mlp", "hidden"))
 
 
-def test_a_blockwise_transformer_asks_for_its_block_alone() -> None:
+def test_a_blockwise_transformer_prices_only_its_block() -> None:
     tokens, _ = boards(2)
     rows: dict[bool, int] = {}
     for blockwise in (False, True):

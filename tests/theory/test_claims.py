@@ -58,7 +58,7 @@ def test_perfect_conditionals_multiply_to_the_law_along_every_order() -> None:
     )
 
 
-def test_forced_reads_the_state_that_reveals_the_sequence() -> None:
+def test_forced_tables_read_the_teacher_forced_states() -> None:
     table = _table()
     logp = forced(table, V)
     x, subset = [1, 0, 1], 0b101  # positions 0 and 2 revealed
@@ -67,7 +67,7 @@ def test_forced_reads_the_state_that_reveals_the_sequence() -> None:
     assert float(logp[5, subset, 0]) == -math.inf
 
 
-def test_a_table_survives_the_denoiser_protocol() -> None:
+def test_a_table_as_a_denoiser_gives_back_its_table() -> None:
     table = _table(1)
     denoiser = TableDenoiser(table)
     hidden = torch.full((N,), V)

@@ -26,9 +26,9 @@ def prepare(
         inner = GuidedDenoiser(inner, decoding.guidance, _start(canvas, inner.mask_id))
     if altered:
         floor = decoding.end_floor if decoding.ends == "damp" else None
-        placed = floor is not None or decoding.min_length > 0
-        start = _start(canvas, inner.mask_id) if placed else 0
-        length = _length(canvas, inner.mask_id) if placed else 0
+        by_position = floor is not None or decoding.min_length > 0
+        start = _start(canvas, inner.mask_id) if by_position else 0
+        length = _length(canvas, inner.mask_id) if by_position else 0
         forbid = decoding.ends == "forbid"
         inner = EndingDenoiser(inner, start, length, floor=floor, least=decoding.min_length, forbid=forbid)
     if decoding.ends == "suppress":

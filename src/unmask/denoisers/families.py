@@ -28,7 +28,7 @@ MOST_PADDING = 2**16
 
 @dataclass(frozen=True)
 class Published:
-    """What a checkpoint says of itself: ``config.json``, the shapes of its tensors, the ids of its tokenizer's added tokens."""
+    """A published checkpoint: its ``config.json``, the shapes of its tensors, the ids of its tokenizer's added tokens."""
 
     stored: Mapping[str, Any]
     shapes: Mapping[str, Shape]

@@ -7,7 +7,7 @@ positions pay for the vocabulary. Padding is hidden from attention, from the pos
 rescales embeddings by the share of masks), so a row is the same alone and in a batch. Both facts are tried on a short canvas when
 a model is wrapped: a head that is not found is an error, a model that padding changes refuses padding.
 
-transformers is imported only here, and never told to trust remote code.
+transformers is imported only here, always with ``trust_remote_code=False``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "voca
 
 @dataclass(frozen=True)
 class MaskedLMConfig:
-    """What order policies ask of a denoiser's configuration."""
+    """What order policies need of a denoiser's configuration."""
 
     vocab_size: int
     width: int

@@ -195,8 +195,8 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "B L D"]:
         """States that predict each position. ``attention`` is False on padding, which is neither seen nor counted in positions.
 
-        ``kept`` is filled with what the canvases were made of. With ``active`` too, only those positions are computed; the others'
-        keys, values and states are as they were when ``kept`` was filled.
+        ``store`` is filled with keys, values and states. With ``active`` too, only those positions are computed; the others keep
+        the keys, values and states of the time when ``store`` was filled.
         """
         self.forwarded += len(tokens)
         if tokens.shape[1] > self.config.max_length:

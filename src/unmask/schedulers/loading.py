@@ -1,4 +1,4 @@
-"""Schedulers by name: the heuristics with their options, the learned policies by shipped name or folder."""
+"""Schedulers by name: heuristics with their options, learned policies by shipped name or folder."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def list_policies() -> list[str]:
 def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: str = "") -> Scheduler:
     """A scheduler by name, with options after colons: ``confidence``, ``pc_sampler:decay=0:cap=10``.
 
-    A learned order by its shipped name, its folder (or the run that trained it), or ``sas``: the shipped one of the denoiser.
-    With ``denoiser``, a policy that was trained for another is refused, and one that fits stands on the same device.
+    A learned policy by its shipped name, its folder (or the run that trained it), or ``sas``: the shipped one of the denoiser.
+    With ``denoiser``, a policy that was trained for another is refused, and one that fits is moved to the same device.
     """
     name = f"sas-{denoiser_name}" if spec == "sas" and denoiser_name else spec
     for folder in (POLICIES / name, Path(name) / "policy", Path(name)):
@@ -44,7 +44,7 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
 
 
 def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
-    _refuse_implausible(folder)
+    _check_config(folder)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # the hub's loader prints, a library does not
             policy = OrderPolicy.from_pretrained(str(folder), strict=True)
@@ -54,8 +54,8 @@ def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
     return policy if denoiser is None else policy.check(denoiser).to(getattr(denoiser, "device", "cpu"))
 
 
-def _refuse_implausible(folder: Path) -> None:
-    """A policy's configuration comes from anywhere: types are checked, and sizes before memory is spent on them."""
+def _check_config(folder: Path) -> None:
+    """Check the types of a configuration, and its sizes before memory is allocated for them."""
     file = folder / "config.json"
     stored = read_json(file)
     config = read(PolicyConfig, {key: value for key, value in stored.items() if value is not None}, str(file))

@@ -101,9 +101,9 @@ def sas_loss(law: Float[Tensor, "X"], logp: Float[Tensor, "X S n"], logv: Float[
 def joint_kl(law: Float[Tensor, "X"], logp: Float[Tensor, "X S n"], logv: Float[Tensor, "X S n"]) -> float:
     """KL(Q ‖ P) of Q(x, σ) = π(x)·v(σ|x) against P(x, σ) = p_θ(x|σ)·v(σ|x), term by term over all x and σ (Eq. joint_identity)."""
     orders = all_orders(logp.shape[-1])
-    path, choice = along(logp, orders), along(logv, orders)
+    returns, choice = along(logp, orders), along(logv, orders)
     q = law[:, None] * choice.exp()
-    ratio = law.log()[:, None] + choice - (path + choice)
+    ratio = law.log()[:, None] + choice - (returns + choice)
     return float(_expectation(q, ratio))
 
 
