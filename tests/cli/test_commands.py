@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from unmask.denoisers.folder import save_denoiser
 
 from support.commands import Call
 from unmask.cli import main as cli
 from unmask.cli.shell import list_options, parse, resolve
-from unmask.denoisers.folder import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.report.terminal import tables as terminal
 from unmask.runs.presets import load_preset
@@ -165,7 +165,14 @@ WITH_STUDIES = [*cli.COMMANDS, *(f"study {name}" for name in list_studies())]
 def test_every_boolean_option_works_in_both_directions(command_and_study: str) -> None:
     """Against the opposite, as a preset may set it."""
     name, *words = command_and_study.split()
-    needed = {"decode": [PUZZLE], "generate": ["--denoiser", "x"], "figure": ["hero"], "view": ["x"], "report": ["x"], "train": ["--task", "text"]}
+    needed = {
+        "decode": [PUZZLE],
+        "generate": ["--denoiser", "x"],
+        "figure": ["hero"],
+        "view": ["x"],
+        "report": ["x"],
+        "train": ["--task", "text"],
+    }
     needed |= {"four-by-four": ["--policy.kind", "mlp"]}
     given = [*words, *needed.get(name, needed.get(words[-1] if words else "", []))]
     options = list_options(resolve(cli.COMMANDS[name], given))
@@ -188,7 +195,19 @@ def test_an_option_overrides_a_boolean_of_a_preset(tmp_path: Path) -> None:
 
 
 def test_every_field_of_a_preset_is_an_option() -> None:
-    words = ["train", "--out", "x", "--training.steps", "3", "--policy.width", "8", "--data.puzzles", "5", "--seed", "4"]
+    words = [
+        "train",
+        "--out",
+        "x",
+        "--training.steps",
+        "3",
+        "--policy.width",
+        "8",
+        "--data.puzzles",
+        "5",
+        "--seed",
+        "4",
+    ]
     made = parse(cli.COMMANDS, "unmask", words)
     preset = load_preset("sas-sudoku-9x9-imperfect", Learn, "train")
     expected = replace(
