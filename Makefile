@@ -8,23 +8,19 @@ THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 QUICK ?=
 SOAK ?= 600
 JOBS ?= 2
-STUDIES = sudoku sudoku-4x4 tau training failures heatmap difficulty four-by-four quality cross-scale stage2 ablations cost lengths countdown
-# These take the denoisers and orders that the study of lengths has trained.
-AFTER_LENGTHS = parallel transfer rewards ends hidden
+# A study is a TOML file, which also says after which study it runs, and which published files it can read.
+PRESETS := src/unmask_studies/presets
+ALL := $(basename $(notdir $(wildcard $(PRESETS)/*.toml)))
+declare = $(shell sed -n 's/^$(1) = //p' $(PRESETS)/$(2).toml | tr -d '[],"')
+NEED_DATA := $(foreach study,$(ALL),$(if $(call declare,needs_data,$(study)),$(study)))
+AFTER_LENGTHS := $(foreach study,$(ALL),$(if $(filter lengths,$(call declare,after,$(study))),$(study)))
+STUDIES := $(filter-out $(NEED_DATA) $(AFTER_LENGTHS),$(ALL))
 # A folder of published files: a study reads those of its own that are there. Open text has no study without one.
 DATA ?=
 ifneq ($(DATA),)
 $(if $(wildcard $(DATA)/.),,$(error expected a folder of published files, but there is none at DATA=$(DATA)))
 endif
-FILES_sudoku = rao_5000.csv
-FILES_sudoku-4x4 = d1_4x4_unique.csv
-FILES_tau = rao_5000.csv
-FILES_failures = rao_5000.csv
-FILES_heatmap = rao_5000.csv
-FILES_difficulty = royle17_clue.csv
-FILES_countdown = d1_countdown_cd3_test.jsonl pcsampler_countdown.jsonl
-FILES_characters = text.txt
-found = $(if $(DATA),$(wildcard $(addprefix $(DATA)/,$(FILES_$(1)))))
+found = $(if $(DATA),$(wildcard $(addprefix $(DATA)/,$(call declare,published,$(1)))))
 read = $(if $(call found,$(1)),--data $(call found,$(1)))
 TEXT = $(if $(QUICK),--data README.md,$(call read,characters))
 STUDIES += $(if $(TEXT),characters)
@@ -65,12 +61,13 @@ slow: env ## the slow, seeded tests: learning an order beats confidence
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
 
 soak: env ## hundreds of kills and resumes, then a training whose memory is watched (SOAK=600 seconds)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/kill_harness.py --kills 100
-	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py --seconds $(SOAK)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/support/kill_harness.py --kills 100
+	OMP_NUM_THREADS=1 $(BIN)/python tests/support/soak.py --seconds $(SOAK)
 
-lint: env ## ruff and pyright
+lint: env ## ruff, import-linter and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/pyright
 
 clean: ## remove the environment and everything built

@@ -1,83 +1,74 @@
-"""The studies by name. A study's preset is ``study/NAME``, its small version ``study/NAME-quick``."""
+"""The studies by name: one TOML file in ``presets`` each, beside the class that it configures.
+
+# The first line describes the study.
+study = "unmask_studies.sudoku.tau:Tau"   the class, a GridStudy
+minutes = 6                               on one core
+after = "lengths"                         a study whose runs this one uses, if any
+needs_data = true                         it cannot run without --data
+published = ["rao_5000.csv"]              public files that --data may name
+...                                       fields of the class, and after them
+[quick]                                   what --quick changes: the same keys
+"""
 
 from __future__ import annotations
 
+import importlib
+import tomllib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from unmask.runs.names import did_you_mean
-from unmask.runs.presets import list_presets, load_preset
-from unmask_studies.antibody.study import Antibodies
-from unmask_studies.exact.study import FourByFour
-from unmask_studies.sudoku.ablations import Ablations
-from unmask_studies.sudoku.cost import Cost
-from unmask_studies.sudoku.cross_scale import CrossScale
-from unmask_studies.sudoku.difficulty import Difficulty
-from unmask_studies.sudoku.failures import Failures
-from unmask_studies.sudoku.heatmap import HeatMap
-from unmask_studies.sudoku.orders import Orders
-from unmask_studies.sudoku.quality import Quality
-from unmask_studies.sudoku.second import Second
-from unmask_studies.sudoku.tau import Tau
-from unmask_studies.sudoku.training import Training
-from unmask_studies.text.characters import Characters
-from unmask_studies.text.countdown import CountdownOrders
-from unmask_studies.text.ends import Ends
-from unmask_studies.text.hidden import Hidden
-from unmask_studies.text.lengths import Lengths
-from unmask_studies.text.parallel import Parallel
-from unmask_studies.text.rewards import Rewards
-from unmask_studies.text.transfer import Transfer
+from unmask.runs.presets import load_preset, overlay
+from unmask_studies.presets import FOLDER
+from unmask_studies.study import GridStudy
 
-STUDIES: dict[str, type] = {
-    "sudoku": Orders,
-    "sudoku-4x4": Orders,
-    "tau": Tau,
-    "training": Training,
-    "failures": Failures,
-    "heatmap": HeatMap,
-    "difficulty": Difficulty,
-    "ablations": Ablations,
-    "quality": Quality,
-    "stage2": Second,
-    "cross-scale": CrossScale,
-    "four-by-four": FourByFour,
-    "antibody": Antibodies,
-    "lengths": Lengths,
-    "countdown": CountdownOrders,
-    "parallel": Parallel,
-    "transfer": Transfer,
-    "rewards": Rewards,
-    "ends": Ends,
-    "hidden": Hidden,
-    "cost": Cost,
-    "characters": Characters,
-}
-"""Name → the dataclass that its presets are read into."""
+ABOUT = ("study", "minutes", "after", "needs_data", "published")
+"""Keys about a study that configure nothing."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the list: what a study asks, and its minutes on one core, in full and quick."""
+    """A study's file, and its minutes on one core, in full and quick."""
 
     name: str
     description: str
-    minutes: float
-    quick_minutes: float
+    study: str
+    minutes: int
+    quick_minutes: int
+    path: Path
+
+    def load_class(self) -> type[GridStudy]:
+        module, _, name = self.study.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+@cache
+def list_studies() -> dict[str, Entry]:
+    """Every study by name, from its file."""
+    return {path.stem: _entry(path) for path in sorted(FOLDER.glob("*.toml"))}
 
 
 def load_study(name: str, quick: bool = False, preset: str | Path | None = None) -> Any:
-    """The study as its preset, its quick preset, or another TOML file sets it."""
-    if name not in STUDIES:
-        raise ValueError(f"no study {name!r}: expected {', '.join(STUDIES)}{did_you_mean(name, STUDIES)}")
-    if preset is not None and quick:
-        raise ValueError("name a preset or ask for the quick one, not both")
-    return load_preset(preset or (f"{name}-quick" if quick else name), STUDIES[name], "study")
+    """The study as its own preset or another TOML file sets it; ``quick`` applies the file's ``[quick]``."""
+    studies = list_studies()
+    if name not in studies:
+        raise ValueError(f"no study {name!r}: expected {', '.join(studies)}{did_you_mean(name, studies)}")
+    path = studies[name].path if preset is None else Path(preset)
+
+    def choose(table: dict[str, Any]) -> dict[str, Any]:
+        if quick and "quick" not in table:
+            raise ValueError(f"{path} has no table [quick]: add one, or leave out --quick")
+        small = table.pop("quick", {})
+        scaled = overlay(table, small) if quick else table
+        return {key: value for key, value in scaled.items() if key not in ABOUT}
+
+    return load_preset(path, studies[name].load_class(), "study", choose)
 
 
-def entries() -> list[Entry]:
-    about = {preset.name: preset.description for preset in list_presets("study")}
-    return [
-        Entry(name, about[name], load_study(name).minutes, load_study(name, quick=True).minutes) for name in STUDIES
-    ]
+def _entry(path: Path) -> Entry:
+    text = path.read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    description = text.partition("\n")[0].lstrip("# ")
+    return Entry(path.stem, description, table["study"], table["minutes"], table["quick"]["minutes"], path)

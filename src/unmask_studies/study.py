@@ -1,86 +1,80 @@
-"""A study: named pieces, each computed once and kept as JSON, and what all of them say together.
+"""A study: a grid of measurements, each computed once and stored as JSON, and the tables and figures made from them.
 
     folder/
       config.json, versions.json   as in every run directory; .lock
-      pieces/<name>.json           the result of one piece, written when it is complete
-      runs/<name>/                 trainings that pieces need, run directories of their own
+      pieces/<key>.json            the result of one point of the grid, written when it is complete
+      runs/<name>/                 trainings that measurements need, run directories of their own
       study.json, tables.md        at the end: configuration, tables, evaluations; the tables to paste
       <figure>.svg, <figure>.pdf
 
-A study is a frozen dataclass, read from a preset, with the two methods of ``Study``. A study that is killed loses at most the
-piece it was in, and of a piece that trains only what its run had not saved.
+A study that is killed loses at most the measurement it was in, and of one that trains only what its run had not saved.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from unmask.evaluation.evaluate import Report
 from unmask.report.study_sections import FORMAT
 from unmask.runs.atomic import atomic_write
-from unmask.runs.jsonable import plain
+from unmask.runs.jsonable import to_jsonable
 from unmask.runs.run import Run
+from unmask_studies.reports import to_json
+from unmask_studies.tables import Table, to_markdown
 
-ESTIMATE = ("minutes",)
-"""What a preset says about a study that changes nothing in it: a study goes on though the estimate is another one."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One measurement that stands by itself. ``compute`` returns JSON data; the name says what was measured.
-
-    ``key``, if there is one, is all that the result depends on: another study's piece with the same key is the same measurement.
-    """
-
-    name: str
-    compute: Callable[[], Mapping[str, Any]]
-    key: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A table's cell; ``strong`` only where a paired interval says so."""
-
-    text: str
-    strong: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """``rows`` have as many cells as there are ``columns``; plain text is a cell that is not strong."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell | str]]
-    note: str = ""
+Key = tuple[str | int | None, ...]
+"""A point of a study's grid. Results are stored and looked up by it."""
+Results = Mapping[Key, Any]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study says. ``figures`` are matplotlib's, by file name; ``evaluations`` go into a report as they are."""
+    """The outcome of a study. ``figures`` are matplotlib's, by file name; ``evaluations`` go into a report as they are."""
 
     tables: list[Table]
     figures: Mapping[str, Any] = field(default_factory=dict)
     evaluations: list[Report] = field(default_factory=list)
 
 
-@runtime_checkable
-class Study(Protocol):
-    """``pieces`` may train in ``folder/runs``; ``findings`` gets every piece's result by name."""
+@dataclass(frozen=True)
+class GridStudy:
+    """``measure`` at every point of ``grid``, then ``findings`` from all results. Subclasses are configured by their fields."""
 
-    def pieces(self, folder: Path) -> list[Piece]: ...
-    def findings(self, results: Mapping[str, Any]) -> Findings: ...
+    def axes(self) -> Sequence[Iterable[str | int | None]]:
+        """The values of each part of a key."""
+        raise NotImplementedError
+
+    def grid(self) -> list[Key]:
+        """The keys in the order of measuring. Raises where the study cannot run: it then leaves no folder behind."""
+        return list(self.points())
+
+    def points(self) -> Iterator[Key]:
+        """All combinations of the axes."""
+        yield from itertools.product(*self.axes())
+
+    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+        """The result at ``key`` as JSON data. Trainings go to ``folder/runs``."""
+        raise NotImplementedError
+
+    def identity(self, key: Key) -> Mapping[str, Any] | None:
+        """All that the result depends on, so that other studies can reuse it; None where that cannot be stated."""
+        return None
+
+    def findings(self, results: Results) -> Findings:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Done:
-    """A piece is there, the ``nth`` of ``total``; ``seconds`` is None where it was there before, or in another study."""
+    """The ``nth`` of ``total`` measurements exists; ``seconds`` is None where it was stored before, or copied."""
 
     name: str
     nth: int
@@ -88,128 +82,102 @@ class Done:
     seconds: float | None
 
 
-def run_study(study: Study, folder: str | Path, resume: bool = False, reuse: Sequence[Path] = ()) -> Iterator[Done]:
-    """Compute the pieces that ``folder`` lacks, in their order, yielding after each. What studies in ``reuse`` have is copied."""
-    known, todo = _keyed(reuse), study.pieces(Path(folder))  # a study that cannot be done leaves no folder behind
-    _refuse_same_files(todo)
-    run = Run.create(folder, study, resume=resume, may_differ=ESTIMATE)
+def run_study(study: GridStudy, folder: str | Path, resume: bool = False, reuse: Sequence[Path] = ()) -> Iterator[Done]:
+    """Measure what ``folder`` lacks, yielding after each point. Results of equal identity in ``reuse`` are copied."""
+    reusable, grid = _read_reusable(reuse), study.grid()
+    _require_distinct_files(grid)
+    run = Run.create(folder, study, resume=resume)
     with run.lock():
         (run.folder / "pieces").mkdir(exist_ok=True)
-        for nth, piece in enumerate(todo, 1):
-            file = _file(run.folder, piece.name)
-            key, seconds = None if piece.key is None else plain(piece.key), None
-            same = known.get(json.dumps(key, sort_keys=True)) if key is not None else None
-            if not file.exists() and same is not None:
-                content = {**same, "piece": piece.name}
+        for nth, key in enumerate(grid, 1):
+            file, seconds = _file(run.folder, key), None
+            if not file.exists():
+                identity = to_jsonable(study.identity(key))
+                known = None if identity is None else reusable.get(json.dumps(identity, sort_keys=True))
+                if known is None:
+                    started = time.perf_counter()
+                    result = to_jsonable(study.measure(key, run.folder))
+                    seconds = time.perf_counter() - started
+                    known = {"identity": identity, "seconds": round(seconds, 3), "result": result}
+                content = {"key": list(key), **known}
                 atomic_write(file, (json.dumps(content, allow_nan=False) + "\n").encode())
-            elif not file.exists():
-                started = time.perf_counter()
-                result = plain(piece.compute())
-                seconds = time.perf_counter() - started
-                content = {"piece": piece.name, "key": key, "seconds": round(seconds, 3), "result": result}
-                atomic_write(file, (json.dumps(content, allow_nan=False) + "\n").encode())
-            yield Done(piece.name, nth, len(todo), seconds)
+            yield Done(", ".join(map(str, key)), nth, len(grid), seconds)
 
 
-def conclude(study: Study, folder: str | Path, pieces: Sequence[str], name: str, command: str) -> Findings:
-    """Read the pieces of these names, and write what they say: ``study.json``, ``tables.md`` and the figures."""
+def conclude(study: GridStudy, folder: str | Path, name: str, command: str) -> Findings:
+    """Read all results and write ``study.json``, ``tables.md`` and the figures."""
     folder = Path(folder)
-    stored = {piece: _read(folder, piece) for piece in pieces}
+    stored = {key: _read(_file(folder, key), key) for key in study.grid()}
     findings = study.findings({key: value["result"] for key, value in stored.items()})
     content = {
         "format": FORMAT,
         "study": name,
         "command": command,
-        "config": plain(study),
-        "seconds": {key: value["seconds"] for key, value in stored.items()},
-        "tables": plain([_even(table) for table in findings.tables]),
+        "config": to_jsonable(study),
+        "seconds": {_file(folder, key).stem: value["seconds"] for key, value in stored.items()},
+        "tables": to_jsonable(findings.tables),
         "figures": sorted(f"{figure}.svg" for figure in findings.figures),
-        "evaluations": plain(null(findings.evaluations)),
+        "evaluations": to_jsonable(to_json(findings.evaluations)),
     }
     for figure, drawn in findings.figures.items():
-        _draw(drawn, folder / figure)
-    atomic_write(folder / "tables.md", markdown(findings, command).encode())
+        _save_figure(drawn, folder / figure)
+    atomic_write(folder / "tables.md", to_markdown(findings.tables, command).encode())
     atomic_write(folder / "study.json", (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     return findings
 
 
-def markdown(findings: Findings, command: str) -> str:
-    """The tables as they go into a document, under the command that made them."""
-    parts = [f"```\n{command}\n```"]
-    for table in findings.tables:
-        lines = [f"| {' | '.join(table.columns)} |", f"|{'---|' * len(table.columns)}"]
-        for row in _even(table).rows:
-            cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]
-            marked = (f"**{cell.text}**" if cell.strong else cell.text for cell in cells)
-            lines.append(f"| {' | '.join(text.replace('|', '/') for text in marked)} |")
-        parts += [table.title, "\n".join(lines), *([table.note] if table.note else [])]
-    return "\n\n".join(parts) + "\n"
+def require_baseline(baseline: str, schedulers: Sequence[str]) -> None:
+    if baseline not in schedulers:
+        raise ValueError(f"the baseline {baseline!r} is not among the schedulers: {', '.join(schedulers)}")
 
 
-def null(value: Any) -> Any:
-    """JSON data in which what is not finite is null, as in an evaluation's file."""
-    value = plain(value, finite=True)
-    if isinstance(value, dict):
-        return {key: null(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [null(item) for item in value]
-    return None if value in ("NaN", "Infinity", "-Infinity") else value
+def _file(folder: Path, key: Key) -> Path:
+    name = "_".join(re.sub(r"[^a-zA-Z0-9.=+@-]+", "_", str(part)) for part in key)
+    return folder / "pieces" / f"{name}.json"
 
 
-def _even(table: Table) -> Table:
-    wrong = [row for row in table.rows if len(row) != len(table.columns)]
-    if wrong:
-        raise ValueError(f"table {table.title!r}: expected {len(table.columns)} cells in a row, got {wrong[0]}")
-    return table
-
-
-def _file(folder: Path, name: str) -> Path:
-    return folder / "pieces" / f"{re.sub(r'[^a-zA-Z0-9.=+@-]+', '_', name)}.json"
-
-
-def _refuse_same_files(pieces: Sequence[Piece]) -> None:
-    seen: dict[str, str] = {}
-    for piece in pieces:
-        file = _file(Path(), piece.name).name
+def _require_distinct_files(grid: Sequence[Key]) -> None:
+    seen: dict[Path, Key] = {}
+    for key in grid:
+        file = _file(Path(), key)
         if file in seen:
-            raise ValueError(f"two pieces would share a file: {seen[file]!r} and {piece.name!r}; name each thing once")
-        seen[file] = piece.name
+            raise ValueError(f"two measurements would share a file: {seen[file]} and {key}; name each value once")
+        seen[file] = key
 
 
-def _keyed(studies: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """The pieces of other studies, by their keys."""
+def _read_reusable(studies: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """Results of other studies by their identities."""
     found: dict[str, dict[str, Any]] = {}
     for folder in studies:
         if not (folder / "pieces").is_dir():
             raise ValueError(f"expected a study's folder with its pieces at {folder}, but there is none")
         for file in sorted((folder / "pieces").glob("*.json")):
-            stored = _read(folder, file.stem, file)
-            if stored["key"] is not None:
-                found.setdefault(json.dumps(stored["key"], sort_keys=True), stored)
+            stored = _read(file)
+            if stored["identity"] is not None:
+                del stored["key"]
+                found.setdefault(json.dumps(stored["identity"], sort_keys=True), stored)
     return found
 
 
-def _read(folder: Path, name: str, file: Path | None = None) -> dict[str, Any]:
-    file = file or _file(folder, name)
+def _read(file: Path, key: Key | None = None) -> dict[str, Any]:
     try:
         stored = json.loads(file.read_bytes())
-        if stored.keys() >= {"piece", "key", "seconds", "result"} and _file(folder, stored["piece"]) == file:
+        right = stored.keys() >= {"key", "identity", "seconds", "result"}
+        if right and (key is None or stored["key"] == list(key)):
             return stored
     except FileNotFoundError:
-        raise ValueError(f"the study in {folder} lacks the piece {name!r}: run it again with --resume") from None
-    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"the study lacks {file.name} in {file.parent}: run it again with --resume") from None
+    except (ValueError, AttributeError):
         pass
     raise ValueError(f"{file} is damaged: delete it, and run the study again with --resume")
 
 
-def _draw(figure: Any, place: Path) -> None:
+def _save_figure(figure: Any, place: Path) -> None:
     """As SVG and as PDF, without the date: the same numbers give the same bytes."""
-    from io import BytesIO
-
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "unmask", "svg.fonttype": "none", "pdf.fonttype": 42}):
-        for ending, unsaid in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+        for ending, undated in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
             out = BytesIO()
-            figure.savefig(out, format=ending, metadata=unsaid)
+            figure.savefig(out, format=ending, metadata=undated)
             atomic_write(place.with_name(f"{place.name}.{ending}"), out.getvalue())

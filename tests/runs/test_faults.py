@@ -23,10 +23,10 @@ from safetensors.torch import load_file, save_file
 from support import kill_harness
 from support.commands import Call
 from support.presets import TINY, TINY_STAGE
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.runs import atomic as writing
-from unmask.runs.atomic import save_tensors, written_aside
+from unmask.runs.atomic import save_tensors, write_folder
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
@@ -84,8 +84,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KB."""
     place = tmp_path / "disk"
     place.mkdir()
-    asked = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
-    if os.geteuid() or subprocess.run(asked, capture_output=True, check=False).returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a small file system cannot be mounted here")
     try:
         yield place
@@ -112,18 +112,18 @@ def test_a_disk_that_is_really_full(command: Call, small_disk: Path, training: P
 
 def test_a_file_that_may_not_grow(training: Path, half: Path, command: Call) -> None:
     """Checkpoints do not fit, metrics do: the error names the file, and the checkpoint before still counts."""
-    limit, said = 3000, training.parent / "said"
+    limit, output = 3000, training.parent / "output"
     assert any(path.stat().st_size > limit for path in training.rglob("state.safetensors"))
     child = os.fork()
     if child == 0:  # the limit can be lowered, but not raised again
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         try:
             code, _, err = command("train", "--preset", "tiny.toml", "--out", "half", "--resume")
-            said.write_text(f"{code} {err}")
+            output.write_text(f"{code} {err}")
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    code, _, err = said.read_text().partition(" ")
+    code, _, err = output.read_text().partition(" ")
     one_line(int(code), err, "File too large")
     goes_on(command, training, half)
 
@@ -172,7 +172,7 @@ def test_tensors_that_cannot_be_written_leave_the_old_ones(tmp_path: Path, monke
 
 def test_a_folder_gets_its_weights_last(tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    with pytest.raises(RuntimeError), written_aside(folder) as aside:
+    with pytest.raises(RuntimeError), write_folder(folder) as aside:
         (aside / "model.safetensors").write_bytes(b"half")
         raise RuntimeError
     assert list(folder.iterdir()) == [] and [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -180,7 +180,7 @@ def test_a_folder_gets_its_weights_last(tmp_path: Path) -> None:
     original = os.replace
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", lambda a, b: (moved.append(Path(b).name), original(a, b)))
-        with written_aside(folder) as aside:
+        with write_folder(folder) as aside:
             for name in ("model.safetensors", "zebra.md", "config.json"):
                 (aside / name).write_text(name)
     assert moved == ["config.json", "zebra.md", "model.safetensors"]
@@ -318,15 +318,15 @@ def policy(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"width": 10**9}, "asks for"),
-        ({"n_layers": 10**9}, "asks for"),
-        ({"n_layers": 0}, "at least 1"),
+        ({"width": 10**9}, "needs"),
+        ({"n_layers": 10**9}, "needs"),
+        ({"n_layers": 0}, "n_layers: expected"),
         ({"width": "16"}, "expected int"),
         ({"size": 10**6}, "size must be"),
-        ({"kind": "pickle"}, "kind must be"),
-        ({"temperature": 0}, "positive"),
+        ({"kind": "pickle"}, "kind: expected"),
+        ({"temperature": 0}, "temperature: expected"),
         ({"depth": 3}, "unknown key"),
-        ({"features": ["mood"]}, "unknown policy features"),
+        ({"features": ["mood"]}, "features"),
     ],
 )
 def test_a_policy_with_a_hostile_configuration(change: dict[str, object], message: str, policy: Path) -> None:
@@ -339,13 +339,13 @@ def test_a_policy_with_a_hostile_configuration(change: dict[str, object], messag
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_layers": 10**9}, "asks for"),
-        ({"vocab_size": 10**12}, "asks for"),
-        ({"width": 0}, "width must be"),
-        ({"n_heads": 0}, "n_heads must be"),
-        ({"grid": 10**6}, "grid must be"),
+        ({"n_layers": 10**9}, "needs"),
+        ({"vocab_size": 10**12}, "needs"),
+        ({"width": 0}, "width: expected"),
+        ({"n_heads": 0}, "n_heads: expected"),
+        ({"grid": 10**6}, "grid: expected"),
         ({"mask_id": 99}, "below vocab_size"),
-        ({"norm_eps": 0}, "norm_eps must be"),
+        ({"norm_eps": 0}, "norm_eps: expected"),
         ({"n_layers": 2.5}, "expected int"),
     ],
 )
@@ -404,7 +404,7 @@ def test_a_file_that_holds_no_puzzles(content: bytes, command: Call, tmp_path: P
 
 
 class Planted:
-    """What runs whatever it is told to as soon as it is unpickled."""
+    """Runs a command as soon as it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -512,7 +512,7 @@ def test_killed_hundreds_of_times(tmp_path: Path) -> None:
 
 
 def test_tensors_of_a_header_that_lies(tmp_path: Path) -> None:
-    """A header that asks for more than the file has is refused by safetensors, and said in a line."""
+    """A header that asks for more than the file has is refused by safetensors, in a line."""
     folder = save_denoiser(load_denoiser("sudoku-4x4"), tmp_path / "mine")  # pyright: ignore
     for header in (
         b"",

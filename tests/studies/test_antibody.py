@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -250,19 +249,19 @@ def test_nearly_all_real_antibodies_are_located() -> None:
         assert all(likeness(a, b) < ALIKE for a in sides["train"] for b in sides["test"][:40])
 
 
-def test_the_study_says_what_it_lacks(tmp_path: Path) -> None:
+def test_the_study_names_what_is_missing(tmp_path: Path) -> None:
     from unmask_studies.antibody.study import Antibodies
 
     with pytest.raises(ValueError, match="antiberty needs heavy chains"):
-        Antibodies().pieces(tmp_path)
+        Antibodies().grid()
     file = tmp_path / "h.csv"
     file.write_text(f"name,sequence\nx,{KNOWN['trastuzumab H'][0]}\n")
     with pytest.raises(ValueError, match="run unmask antibody-models"):
-        Antibodies(data=(file,), models=("sapiens-h",), denoiser=str(tmp_path / "none")).pieces(tmp_path)
-    nll = {order: {"nll": [2.0, 3.0, 4.0], "recovery": [0.5, 0.5, 1.0]} for order in Antibodies().orders}
+        Antibodies(data=(file,), models=("sapiens-h",), denoiser=str(tmp_path / "none")).grid()
+    nll = {name: {"nll": [2.0, 3.0, 4.0], "recovery": [0.5, 0.5, 1.0]} for name in Antibodies().schedulers}
     learned = {"nll": [1.5, 2.4, 3.6], "recovery": [0.5, 0.6, 1.0]}
-    results = {f"sapiens-h: {order}": value for order, value in {**nll, "learned": learned}.items()}
-    table = Antibodies(models=("sapiens-h",)).findings(json.loads(json.dumps(results))).tables[0]
+    results: Any = {("sapiens-h", name): value for name, value in {**nll, "learned": learned}.items()}
+    table = Antibodies(models=("sapiens-h",)).findings(results).tables[0]
     assert (table.rows[0][0], table.rows[-1][-1]) == ("random", "")
     first: Any = table.rows[0][-1]
     assert first.strong and first.text.startswith("−0.50 [−0.60, ")
@@ -270,12 +269,12 @@ def test_the_study_says_what_it_lacks(tmp_path: Path) -> None:
 
 def test_a_random_order_is_drawn_several_times(model: Path, tmp_path: Path) -> None:
     from unmask.schedulers.heuristics import confidence, random
-    from unmask_studies.antibody.study import measured
+    from unmask_studies.antibody.study import measure_antibodies
 
     task = problems(model, tmp_path, cdrs="3").held_out(3)
-    one, two = (measured(task, random, seed) for seed in (5, 6))
+    one, two = (measure_antibodies(task, random, seed) for seed in (5, 6))
     assert one["nll"] != two["nll"]
-    both = measured(task, random, 5, draws=2)
+    both = measure_antibodies(task, random, 5, draws=2)
     assert both["nll"] == pytest.approx([(a + b) / 2 for a, b in zip(one["nll"], two["nll"], strict=True)])
     assert both["recovery"] == one["recovery"]
-    assert measured(task, confidence, 5) == measured(task, confidence, 6)
+    assert measure_antibodies(task, confidence, 5) == measure_antibodies(task, confidence, 6)

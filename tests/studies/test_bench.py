@@ -1,83 +1,24 @@
-"""The benchmarks' arithmetic against counted operations and bytes; both sides of a ratio do the same. No test looks at a time."""
+"""Benchmarks: both sides of a ratio compute the same, bytes and exponents are right. No test looks at a time."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from unmask.cli import main as cli
 from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.transformer import Transformer, TransformerConfig
-from unmask.schedulers.policy import PolicyConfig
-from unmask.training.cost.flops import head_flops, linear_flops, parameters, policy_flops, trunk_flops
-from unmask.training.cost.shapes import LLADA_8B, TEXT_POLICY
+from unmask.denoisers.transformer import Transformer
+from unmask.training.cost.flops import head_flops, linear_flops, parameters
+from unmask.training.cost.shapes import LLADA_8B
 from unmask_studies.bench import caches, decoding, learning, loops, policy_cost, suite
-from unmask_studies.bench.backbones import backbone, llada_like, policy_for, repeated
-from unmask_studies.bench.measuring import Finding, TensorBytes, exponent, ratios, rounds
-
-SHAPES = {
-    "like LLaDA": llada_like(128, 2, 50),
-    "grouped, biased": replace(llada_like(128, 2, 50), n_heads=4, n_kv_heads=2, qkv_bias=True),
-    "wide heads, tied": replace(llada_like(128, 1, 50), n_heads=2, head_width=96, tied_head=True),
-    "learned places": replace(llada_like(128, 1, 50, 32), positions="learned", head_rows=49),
-}
-
-
-@contextmanager
-def counting() -> Iterator[FlopCounterMode]:
-    """The counter does not know the CPU's fused attention, but the products that it stands for."""
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counted:
-        yield counted
-
-
-@pytest.mark.parametrize("name", SHAPES)
-@torch.no_grad()
-def test_flops_and_weights_are_those_that_are_counted(name: str) -> None:
-    config: TransformerConfig = SHAPES[name]
-    denoiser = Transformer(config)
-    tokens = torch.randint(40, (3, 11))
-    with counting() as counted:
-        states = denoiser.hidden(tokens)
-    assert counted.get_total_flops() == 3 * trunk_flops(config, 11)
-    with counting() as counted:
-        denoiser.logits(states[0, :5])
-    assert counted.get_total_flops() == head_flops(config, 5)
-    assert parameters(config) == sum(p.numel() for p in denoiser.parameters())
-    kept = denoiser.keep()
-    denoiser.hidden(tokens, None, kept)
-    active = torch.arange(11).expand(3, -1) < 4
-    with counting() as counted:
-        denoiser.hidden(tokens, None, kept, active)
-    assert counted.get_total_flops() == 3 * trunk_flops(config, 4, 11)
-
-
-@pytest.mark.parametrize(("width", "layers"), [(128, 1), (32, 2)])
-def test_flops_of_the_policy(width: int, layers: int) -> None:
-    config = replace(TEXT_POLICY, width=width, n_layers=layers)
-    policy = policy_for(backbone(llada_like(128, 1, 50)), config)
-    seen = {
-        "features": torch.randn(1, 24, 4),
-        "tokens": torch.zeros(1, 24, dtype=torch.long),
-        "hidden": torch.ones(1, 24, dtype=torch.bool),
-        "confidence": torch.full((1, 24), -0.5),
-    }
-    # The encoder's fused kernel is one operation, which the counter does not see into: with gradients it is not used.
-    policy.requires_grad_(True).train()
-    with counting() as counted:
-        policy.score(seen)
-    assert counted.get_total_flops() == policy_flops(config, LLADA_8B, 24)
-    with pytest.raises(ValueError, match="denoiser of grids"):
-        policy_flops(PolicyConfig(kind="grid"), LLADA_8B, 24)
+from unmask_studies.bench.backbones import backbone, llada_like, share_layer
+from unmask_studies.bench.measuring import Finding, TensorBytes, exponent, ratios, time_rounds
 
 
 def test_llada_and_its_proportions() -> None:
@@ -92,7 +33,7 @@ def test_llada_and_its_proportions() -> None:
 def test_one_layer_at_all_depths() -> None:
     """The forward of as many layers as the shape says, all with the same weights."""
     shape = llada_like(128, 3, 50)
-    shared, whole = repeated(shape), backbone(shape)
+    shared, whole = share_layer(shape), backbone(shape)
     assert shared.config == shape
     assert sum(p.numel() for p in shared.parameters()) == sum(
         p.numel() for p in backbone(replace(shape, n_layers=1)).parameters()
@@ -105,7 +46,7 @@ def test_one_layer_at_all_depths() -> None:
 
 def test_the_policys_own_flops_are_a_small_part_of_llada() -> None:
     """Of the policy alone. What it has priced in blocks is a head over more positions, which FLOPs understate: that is measured."""
-    own, priced, weights = (f.value for f in policy_cost.computed(LLADA_8B, policy_cost.PolicyCost(), "LLaDA-8B"))
+    own, priced, weights = (f.value for f in policy_cost.count_flops(LLADA_8B, policy_cost.PolicyCost(), "LLaDA-8B"))
     assert 0 < own < 0.01 < priced
     assert 0 < weights < 0.01
 
@@ -133,10 +74,10 @@ def test_exponents_and_ratios() -> None:
     assert (found.value, found.low, found.high, found.n) == (2, 1, 3, 3)
 
 
-def test_rounds_take_turns() -> None:
-    heard: list[str] = []
-    times = rounds({"a": lambda: heard.append("a"), "b": lambda: heard.append("b")}, 2)
-    assert heard == ["a", "b"] * 3
+def test_rounds_alternate() -> None:
+    calls_made: list[str] = []
+    times = time_rounds({"a": lambda: calls_made.append("a"), "b": lambda: calls_made.append("b")}, 2)
+    assert calls_made == ["a", "b"] * 3
     assert [len(seconds) for seconds in times.values()] == [2, 2]
 
 
@@ -146,18 +87,18 @@ def small() -> Transformer:
 
 
 def test_both_sides_reveal_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The benchmark itself refuses to compare different answers: here it has none to refuse, and then one."""
+    """The benchmark refuses to compare different answers."""
     for name in loops.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     config = decoding.DecodingBench(width=128, layers=2, prompt=6, length=8, block=4, steps=4, repeats=1)
-    found = list(decoding.decoding(config))
+    found = list(decoding.measure_decoding(config))
     assert [f.what.partition(":")[0] for f in found[:3]] == ["LLaDA", "Dream", "Fast-dLLM, dual cache"]
     assert all(f.value > 0 for f in found)
     # What leaving out the head can save: a head of 7 % of the trunk, of which 2.5 of 14 positions remain.
     assert found[-1].what.endswith("LLaDA-8B") and found[-1].value == pytest.approx(1.06, abs=0.02)
     monkeypatch.setattr(loops, "llada", lambda model, prompt, *_: torch.cat([prompt, prompt], 1)[:, :14])
     with pytest.raises(ValueError, match="different tokens"):
-        list(decoding.decoding(config))
+        list(decoding.measure_decoding(config))
 
 
 def test_a_published_file_runs_where_one_is_named(
@@ -168,7 +109,7 @@ def test_a_published_file_runs_where_one_is_named(
     monkeypatch.setenv("UNMASK_LLADA_DECODER", str(file))
     prompt = torch.tensor([[1, 2]])
     assert loops.llada(loops.AsPublished(small), prompt, 4, 2, 4).tolist() == [[5, 6]]
-    assert decoding.sources()["UNMASK_LLADA_DECODER"] == "published file"
+    assert decoding.list_sources()["UNMASK_LLADA_DECODER"] == "published file"
     monkeypatch.setenv("UNMASK_LLADA_DECODER", str(tmp_path / "none.py"))
     with pytest.raises(ValueError, match="must name a Python file"):
         loops.llada(loops.AsPublished(small), prompt, 4, 2, 4)
@@ -176,13 +117,13 @@ def test_a_published_file_runs_where_one_is_named(
 
 @torch.no_grad()
 def test_the_second_forward_is_of_the_same_canvases(small: Transformer) -> None:
-    watched = learning.Watching(small)
+    watched = learning.Recorder(small)
     for rows in (3, 5):
         watched.hidden(torch.full((rows, 6), small.mask_id))
     assert watched.forwarded == 8
-    watched.again(rows_at_once=4)
+    watched.repeat(rows_at_once=4)
     assert watched.forwarded == 16
-    assert watched.asked == []
+    assert watched.canvases == []
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,7 +151,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
 def test_accuracy_is_not_measured_where_nothing_can_be_stale() -> None:
     assert load_denoiser("sudoku-4x4-imperfect").config.n_layers == 1  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ValueError, match="never stale"):
-        next(caches.accuracy("sudoku-4x4-imperfect", caches.QUICK))
+        next(caches.measure_accuracy("sudoku-4x4-imperfect", caches.QUICK))
 
 
 def test_the_suite_is_complete() -> None:

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from unmask_studies.text.ground import Texts
 
+from support.studies import run
+from support.studies import text as cell
 from support.text_problems import Truthful, tiny
 from unmask.decoding.options import Decoding
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, Row, evaluate
 from unmask.schedulers.loading import load_scheduler
@@ -26,14 +29,11 @@ from unmask.tasks.vocabulary import END, PAD, encode
 from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.policy.config import PolicyTraining
 from unmask_studies.catalogue import load_study
-from unmask_studies.study import Cell, Findings, conclude, run_study
-from unmask_studies.text import ground
+from unmask_studies.study import Cell, run_study
 from unmask_studies.text.characters import Characters
-from unmask_studies.text.ends import decoded, first_ends
-from unmask_studies.text.ground import Ground, Texts, blocks_of
+from unmask_studies.text.ends import first_ends
 from unmask_studies.text.lengths import Lengths
 from unmask_studies.text.parallel import Parallel
-from unmask_studies.trained import curve, finished, history
 
 SMALL = Texts(generated=3, steps=1, prompts=2, validate=2)
 
@@ -47,51 +47,32 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(study: Any, folder: Path, **options: Any) -> Findings:
-    names = [done.name for done in run_study(study, folder, **options)]
-    return conclude(study, folder, names, "a study", "unmask study")
+# Denoisers and policies.
 
 
-def cell(value: Cell | str) -> str:
-    return value.text if isinstance(value, Cell) else value
-
-
-# The ground: denoisers and orders.
-
-
-def test_what_is_missing_is_trained_once_and_what_is_there_is_not(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = Ground(SMALL, runs, tmp_path)
-    assert here.denoiser("code") == str(runs / "code")
-    pieces = {piece.name: piece for piece in here.pieces(["code"], ["sas-code"])}
-    assert pieces["the denoiser of code"].compute() == {"folder": str(runs / "code")}
-    past = pieces["the order sas-code"].compute()
-    assert past["denoiser"] == str(runs / "code") and past["steps"] == 1
-    assert finished(tmp_path / "runs" / "sas-code")
-    monkeypatch.setattr("unmask_studies.trained.learn", None)
-    assert pieces["the order sas-code"].compute() == past
-    elsewhere = Ground(SMALL, tmp_path / "runs", tmp_path / "other")
-    monkeypatch.setattr(ground, "pretrained", None)
-    assert elsewhere.order("sas-code") == str(tmp_path / "runs" / "sas-code")
+def test_missing_models_are_trained_once(runs: Path, tmp_path: Path) -> None:
+    here = Models(SMALL, runs, tmp_path)
+    assert here.denoiser("code") == here.train_denoiser("code")["folder"] == str(runs / "code")
+    history = here.train_policy("sas-code")
+    assert history["denoiser"] == str(runs / "code") and history["steps"] == 1
+    weights = tmp_path / "runs" / "sas-code" / "policy" / "model.safetensors"
+    written = weights.stat().st_mtime_ns
+    assert here.train_policy("sas-code") == history and weights.stat().st_mtime_ns == written
+    elsewhere = Models(SMALL, tmp_path / "runs", tmp_path / "other")
+    assert elsewhere.policy("sas-code") == tmp_path / "runs" / "sas-code"
     with pytest.raises(ValueError, match=r"was trained for .*code, not for .*other"):
-        {piece.name: piece for piece in elsewhere.pieces([], ["sas-code"])}["the order sas-code"].compute()
+        elsewhere.train_policy("sas-code")
 
 
-def test_a_denoiser_is_trained_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = ground.load_preset("code", ground.Pretrain, "pretrain")
-    tiny = replace(usual, model=replace(usual.model, width=16, n_layers=1, n_heads=2, ffn=16))
-    monkeypatch.setattr(ground, "load_preset", lambda *_: tiny)
-    here = Ground(replace(SMALL, samples=64), None, tmp_path)
-    [piece] = here.pieces(["code"])
-    piece.compute()
-    assert finished(tmp_path / "runs" / "code", "denoiser")
+def test_a_missing_denoiser_is_trained(tmp_path: Path) -> None:
+    Models(replace(SMALL, samples=64), None, tmp_path).train_denoiser("code")
+    assert is_finished(tmp_path / "runs" / "code", "denoiser")
     stored = json.loads((tmp_path / "runs" / "code" / "config.json").read_text())
     assert stored["training"]["samples"] == stored["data"]["count"] == 64
 
 
 def test_a_shorter_training_shows_the_same_canvases() -> None:
-    usual, short = Ground(Texts(), None, Path()).config("sas-code"), Ground(SMALL, None, Path()).config("sas-code")
+    usual, short = (Models(texts, None, Path()).recipe("sas-code") for texts in (Texts(), SMALL))
     assert isinstance(short.data, Code) and isinstance(usual.data, Code)
     assert short.data.count == 2 < usual.data.count
     assert replace(usual.data, count=2) == short.data
@@ -102,17 +83,17 @@ def test_a_shorter_training_shows_the_same_canvases() -> None:
     ("make", "message"),
     [
         (lambda: Texts(limit=0), "expected some problems"),
-        (lambda: Ground(Texts(generated=0), None, Path()), "without generated problems there are none"),
-        (lambda: blocks_of("code", (3,)), "divide the length 40 of code"),
+        (lambda: Lengths(sets=Texts(generated=0)).grid(), "there are no problems"),
+        (lambda: block_sizes("code", (3,)), "divide the length 40 of code"),
         (lambda: Lengths(tasks=("prose",)), "no text task 'prose'"),
-        (lambda: Lengths(orders=("confidence",)), "orders must have left_to_right"),
+        (lambda: Lengths(schedulers=("confidence",)), "schedulers must have left_to_right"),
         (lambda: Parallel(decodings=((6, 2),)), "a step for each of them"),
         (lambda: Parallel(paces=("fast",)), "fast"),
-        (lambda: Ground(Texts(), None, Path()).config("demo"), "the preset demo is for sudoku"),
-        (lambda: Characters(order_training=PolicyTraining()), "must be 'nll'"),
+        (lambda: Models(Texts(), None, Path()).recipe("demo"), "the preset demo is for sudoku"),
+        (lambda: Characters(policy_training=PolicyTraining()), "must be 'nll'"),
     ],
 )
-def test_what_does_not_fit_is_refused(make: Any, message: str) -> None:
+def test_impossible_configurations_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -121,18 +102,18 @@ def test_what_does_not_fit_is_refused(make: Any, message: str) -> None:
 
 
 def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
-    study = Lengths(tasks=("code",), blocks=(1, 4), orders=("left_to_right", "confidence"), sets=SMALL, runs=runs)
+    study = Lengths(tasks=("code",), blocks=(1, 4), schedulers=("left_to_right", "confidence"), sets=SMALL, runs=runs)
     found = run(study, tmp_path)
     measured = [path.name for path in (tmp_path / "pieces").glob("*left_to_right.json")]
     assert len(measured) == 3  # blocks do not change it
     columns = ["40–40", "40–10", "48–48", "48–12", "56–56", "56–14"]
-    assert list(found.tables[0].columns) == ["order", *columns]
+    assert list(found.tables[0].columns) == ["scheduler", *columns]
     assert [row[0] for row in found.tables[1].rows] == columns
     assert [row[4] for row in found.tables[1].rows] == [""] * 6  # the paper has three numbers of blocks
     denoiser = load_denoiser(str(runs / "code"))
     task = WrittenTask.generated(WRITTEN["code"](count=3, split="test", length=48))
-    orders = {"learned": load_scheduler(str(tmp_path / "runs" / "sas-code"), denoiser)}
-    expected = evaluate(task, denoiser, orders, {"48–12": Decoding(block=12)}, likelihood=False).rows[0]
+    learned = {"learned": load_scheduler(str(tmp_path / "runs" / "sas-code"), denoiser)}
+    expected = evaluate(task, denoiser, learned, {"48–12": Decoding(block=12)}, likelihood=False).rows[0]
     mine = found.evaluations[3].row("learned")
     assert (mine.decoding, mine.solved, mine.denoiser_calls) == ("48–12", expected.solved, expected.denoiser_calls)
     assert mine.cell == expected.cell and mine.n == 3
@@ -153,25 +134,23 @@ def test_a_budget_bounds_the_calls(runs: Path, tmp_path: Path) -> None:
     assert (tmp_path / "parallel.svg").stat().st_size > 1000
 
 
-def rows_of(values: dict[str, tuple[float, str]]) -> Report:
-    """A report of orders with these calls per problem and these marks."""
+def report_of_rows(values: dict[str, tuple[float, str]]) -> Report:
+    """A report of schedulers with these calls per problem and these marks."""
     nothing = dict.fromkeys(("cell", "cell_low", "cell_high", "nll", "nll_low", "nll_high", "steps", "seconds"), 0.0)
     rows = []
-    for order, (calls, solved) in values.items():
+    for name, (calls, solved) in values.items():
         share = solved.count("1") / len(solved)
         limits = {"exact": share, "exact_low": share, "exact_high": share}
         rows.append(
-            Row(
-                order, "", len(solved), **limits, **nothing, denoiser_calls=calls, versus=None, strata={}, solved=solved
-            )
+            Row(name, "", len(solved), **limits, **nothing, denoiser_calls=calls, versus=None, strata={}, solved=solved)
         )
     return Report("arithmetic", "", "", len(rows[0].solved), 0, rows)
 
 
-def test_the_frontier_is_strong_only_in_pairs() -> None:
+def test_the_frontier_is_strong_only_where_the_paired_interval_excludes_0() -> None:
     few, many, more = "1" * 20 + "0" * 60, "1" * 60 + "0" * 20, "0" + "1" * 61 + "0" * 18
     cheap, dear = {"a": (4.0, few), "b": (5.0, many)}, {"c": (9.0, few), "d": (9.5, more)}
-    rows = Parallel()._frontier({"cheap": rows_of(cheap), "dear": rows_of(dear)}).rows
+    rows = Parallel()._frontier({"cheap": report_of_rows(cheap), "dear": report_of_rows(dear)}).rows
     assert [(cell(row[1]), row[4]) for row in rows] == [("a", "yes"), ("b", "yes"), ("c", ""), ("d", "yes")]
     assert [row[3].strong for row in rows if isinstance(row[3], Cell)] == [True, True, False, False]
 
@@ -180,13 +159,13 @@ SHRUNK: dict[str, dict[str, Any]] = {
     "transfer": {"blocks": (1,), "heuristics": ("confidence",)},
     "rewards": {"heuristics": ("confidence",)},
     "hidden": {"blocks": (2,), "heuristics": ("confidence",)},
-    "ends": {"task": "code", "orders": ("confidence",)},
-    "countdown": {"orders": ("confidence",)},
+    "ends": {"task": "code", "schedulers": ("confidence",)},
+    "countdown": {"schedulers": ("confidence",)},
 }
 
 
 @pytest.mark.parametrize("name", SHRUNK)
-def test_studies_of_text_in_small(name: str, runs: Path, tmp_path: Path) -> None:
+def test_small_studies_of_text(name: str, runs: Path, tmp_path: Path) -> None:
     study = replace(load_study(name, quick=True), sets=SMALL, runs=runs, **SHRUNK[name])
     found = run(study, tmp_path)
     for figure in found.figures:
@@ -201,14 +180,14 @@ def test_studies_of_text_in_small(name: str, runs: Path, tmp_path: Path) -> None
         configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
         assert [config["training"].pop("reward") for config in configs] == ["self_aware", "terminal", "hybrid"]
         assert configs[0] == configs[1] == configs[2]
-        assert all(curve(folder)[0][0] == 0 and len(curve(folder)) == 2 for folder in folders)
-        assert all(curve(folder)[1][0] == history(folder)["calls"] for folder in folders)
+        assert all(read_curve(folder)[0][0] == 0 and len(read_curve(folder)) == 2 for folder in folders)
+        assert all(read_curve(folder)[1][0] == read_history(folder)["calls"] for folder in folders)
     if name == "countdown":
         assert [cell(row[0]) for row in table.rows] == ["confidence", "learned"]
         with pytest.raises(ValueError, match=r"none at absent\.jsonl"):
             list(run_study(replace(study, data=(Path("absent.jsonl"),)), tmp_path / "other"))
         none = replace(study, sets=replace(study.sets, generated=0))
-        with pytest.raises(ValueError, match="without generated problems there are none"):
+        with pytest.raises(ValueError, match="there are no problems"):
             list(run_study(none, tmp_path / "none"))
         file = tmp_path / "published.jsonl"
         file.write_text('{"input": "30,100,93", "output": "23"}\n')
@@ -233,14 +212,14 @@ def test_the_cost_of_a_policy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ends", ["allow", "damp", "suppress"])
 def test_when_the_first_end_is_revealed(ends: str) -> None:
     task = WrittenTask.generated(Arithmetic(count=5, split="test", length=48))
-    for order, first in (("right_to_left", 1.0 if ends == "suppress" else 0.0), ("left_to_right", 1.0)):
-        found = decoded(task, Truthful(task), load_scheduler(order), ends, seed=0)
+    for scheduler, first in (("right_to_left", 1.0 if ends == "suppress" else 0.0), ("left_to_right", 1.0)):
+        found = decode_with_ends(task, Truthful(task), load_scheduler(scheduler), ends, seed=0)
         assert found["solved"] == "11111"
         assert found["first_end"] == [first] * 5
         assert found["short"] == found["long"] == [0] * 5
 
 
-def test_the_share_that_stands_when_an_end_is_revealed() -> None:
+def test_share_of_the_text_before_the_first_end() -> None:
     start, a = 2, encode("a")[0]
     tokens = torch.tensor([[a, a, a, a, a, END, PAD], [a, a, a, a, a, a, a], [a, a, END, PAD, PAD, PAD, PAD]])
     order = torch.tensor([[3, 6, 2, 4, 5], [6, 5, 4, 3, 2], [2, -1, -1, -1, -1]])
@@ -274,7 +253,7 @@ def test_passages_do_not_cross_their_part(tmp_path: Path) -> None:
         _ = Passages(str(tmp_path / "absent.txt")).text
 
 
-def test_characters_in_small(tmp_path: Path) -> None:
+def test_small_study_of_characters(tmp_path: Path) -> None:
     study = Characters(
         data=(corpus(tmp_path),),
         given=4,
@@ -283,7 +262,7 @@ def test_characters_in_small(tmp_path: Path) -> None:
         width=16,
         layers=1,
         denoiser_training=MaskedTraining(samples=640, batch=32),
-        order_training=PolicyTraining(
+        policy_training=PolicyTraining(
             steps=2,
             prompts=2,
             group=2,
@@ -295,7 +274,7 @@ def test_characters_in_small(tmp_path: Path) -> None:
             save_every=1,
             select="nll",
         ),
-        orders=("random", "left_to_right"),
+        schedulers=("random", "left_to_right"),
     )
     found = run(study, tmp_path / "study")
     assert [cell(row[0]) for row in found.tables[0].rows] == [

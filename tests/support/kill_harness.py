@@ -1,4 +1,4 @@
-"""Runs killed with SIGKILL at random moments and resumed: the end must equal, bit for bit, that of a run nobody killed.
+"""Runs killed with SIGKILL at random moments and resumed: the end must equal, bit for bit, that of an uninterrupted run.
 
     python tests/kill_harness.py --kills 100 --seed 0
 
@@ -23,9 +23,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,8 @@ from unmask.training.denoiser.pretrain import Pretrain, pretrain
 from unmask.training.denoiser.second_stage import SecondStage, alternate, finetune
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import Learn, learn
-from unmask_studies.study import Findings, Piece, Table, conclude, run_study
+from unmask_studies.study import Findings, GridStudy, Key, Results, conclude, run_study
+from unmask_studies.tables import Table
 
 PER_RUN = 8
 PATIENCE = 120.0
@@ -83,35 +83,34 @@ def _rounds(folder: Path) -> Iterable[Any]:
 
 
 @dataclass(frozen=True)
-class SmallStudy:
-    """Three decodings and a training: pieces that are written whole, and a run inside one of them."""
+class SmallStudy(GridStudy):
+    """Three evaluations and a training: results that are written whole, and a run inside one of them."""
 
-    orders: tuple[str, ...] = ("confidence", "margin", "random")
+    schedulers: tuple[str, ...] = ("confidence", "margin", "random")
 
-    def pieces(self, folder: Path) -> list[Piece]:
-        return [
-            *(Piece(order, partial(self.decoded, order)) for order in self.orders),
-            Piece("trained", partial(self.trained, folder)),
-        ]
+    def axes(self) -> Sequence[Iterable[str]]:
+        return ((*self.schedulers, "training"),)
 
-    def decoded(self, order: str) -> dict[str, Any]:
+    def measure(self, key: Key, folder: Path) -> dict[str, Any]:
+        name = str(key[0])
+        if name == "training":
+            for _ in learn(ROUND_LEARN, folder / "runs" / "policy", resume=True):
+                pass
+            return {"returns": [record["return"] for record in Run(folder / "runs" / "policy").metrics()]}
         denoiser = load_denoiser("sudoku-4x4")
-        row = evaluate(SudokuTask(*DATA.boards), denoiser, {order: load_scheduler(order)}, limit=8).rows[0]
+        row = evaluate(SudokuTask(*DATA.boards), denoiser, {name: load_scheduler(name)}, limit=8).rows[0]
         return {"solved": row.solved, "nll": row.nll, "calls": row.denoiser_calls}
 
-    def trained(self, folder: Path) -> dict[str, Any]:
-        for _ in learn(ROUND_LEARN, folder / "runs" / "order", resume=True):
-            pass
-        return {"returns": [record["return"] for record in Run(folder / "runs" / "order").metrics()]}
-
-    def findings(self, results: Mapping[str, Any]) -> Findings:
-        return Findings([Table("all", ("piece", "result"), [(name, str(found)) for name, found in results.items()])])
+    def findings(self, results: Results) -> Findings:
+        return Findings(
+            [Table.of("all", [{"key": str(key[0]), "result": str(found)} for key, found in results.items()])]
+        )
 
 
 def _study(folder: Path) -> Iterable[Any]:
     study = SmallStudy()
     yield from run_study(study, folder, resume=True)
-    yield conclude(study, folder, [piece.name for piece in study.pieces(folder)], "small", "none")
+    yield conclude(study, folder, "small", "none")
 
 
 def write_benchmark(place: Path) -> None:
@@ -305,16 +304,16 @@ def main() -> None:
     words.add_argument("--kills", type=int, default=100, help="of each job")
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--only", choices=sorted(JOBS), help="one job")
-    asked = words.parse_args()
-    jobs = [asked.only] if asked.only else list(JOBS)
+    options = words.parse_args()
+    jobs = [options.only] if options.only else list(JOBS)
     warm_up(jobs)
     total = 0
     with tempfile.TemporaryDirectory() as place:
         for job in jobs:
-            outcome = harass(job, Path(place), asked.kills, asked.seed)
+            outcome = harass(job, Path(place), options.kills, options.seed)
             total += outcome.kills
             killed = f"{outcome.kills} kills, {outcome.in_save} of them inside a save, in {outcome.runs} runs"
-            print(f"{job}: {killed}; all ended as the run nobody killed; {outcome.seconds:.0f} s", flush=True)
+            print(f"{job}: {killed}; all ended as the uninterrupted run; {outcome.seconds:.0f} s", flush=True)
     print(f"{total} kills in all")
 
 

@@ -1,49 +1,48 @@
-"""Antibody design: the CDRs of held-out antibodies, filled by pretrained masked language models in different orders.
+"""Antibody design: the CDRs of held-out antibodies, filled by pretrained masked language models under different schedulers.
 
-Two numbers of each order: −log p(x | σ) of the true residues along the order's own path, exact for every order that is not random
-(the mean of several draws then), and the share of residues that greedy free-running decoding recovers. An order is learned on the
-training antibodies and chosen on the validation antibodies; nobody looks at the test antibodies before.
+Two numbers of each scheduler: −log p(x | σ) of the true residues along its own order σ, exact for every scheduler but the random
+one (then the mean of several draws), and the share of residues that greedy free decoding recovers. A policy is trained on the
+training antibodies and selected on the validation antibodies; the test antibodies are used for the tables alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
+from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Scheduler
-from unmask.evaluation.statistics import Interval, mean_interval, paired_bootstrap
+from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.schedulers.loading import load_scheduler
-from unmask.training.policy.run import Learn
 from unmask_studies.antibody.task import AntibodyData, AntibodyTask, read_chains
-from unmask_studies.sets import denoiser_named
-from unmask_studies.study import Cell, Findings, Piece, Table
-from unmask_studies.trained import recipe, trained
+from unmask_studies.reports import get_denoiser
+from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.tables import LEARNED, Cell, Table, TableRow, gap, spread
+from unmask_studies.training_runs import ensure_run, load_recipe
 
 CHAINS = {"antiberty": "H", "sapiens-h": "H", "sapiens-l": "L"}
-"""The chains that each model is asked for. AntiBERTy knows both kinds."""
-LEARNED = "learned"
-AT_ONCE = 32
+"""The chains that each model fills. AntiBERTy knows both kinds."""
+BATCH = 32
 
 
 @dataclass(frozen=True)
-class Antibodies:
+class Antibodies(GridStudy):
     """``models`` in the folder ``denoiser``, as ``unmask antibody-models`` writes it; ``data``: CSV files of both chains.
 
-    Each model's order is learned with the preset ``sas-antibody-MODEL`` (``steps`` shortens it), or found in ``runs``. ``limit``
+    Each model's policy is trained with the preset ``sas-antibody-MODEL`` (``steps`` shortens it), or found in ``runs``. ``limit``
     test antibodies of each model are measured, a random order of each ``draws`` times.
     """
 
-    minutes: float = 0.0
     denoiser: str = "antibody-models"
     models: tuple[str, ...] = ("antiberty", "sapiens-h", "sapiens-l")
     data: tuple[Path, ...] = ()
-    orders: tuple[str, ...] = ("random", "left_to_right", "confidence", "margin", "entropy", "uncertainty")
+    schedulers: tuple[str, ...] = ("random", "left_to_right", "confidence", "margin", "entropy", "uncertainty")
     runs: Path | None = None
     steps: int | None = None
     limit: int = 1000
@@ -57,85 +56,78 @@ class Antibodies:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
-    def pieces(self, folder: Path) -> list[Piece]:
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return (*self.schedulers, LEARNED)
+
+    def axes(self) -> Sequence[Iterable[str]]:
+        return self.models, self.rows
+
+    def grid(self) -> list[Key]:
         files = self._files()
+        for model in self.models:
+            if CHAINS[model] not in files:
+                kind = {"H": "heavy", "L": "light"}[CHAINS[model]]
+                raise ValueError(f"{model} needs {kind} chains: name a CSV file (name, sequence) of them with --data")
+            if not Path(place := self._denoiser(model)).is_dir():
+                raise ValueError(f"there is no {place}: run unmask antibody-models {self.denoiser} first")
+        return super().grid()
 
-        def measure(model: str, order: str) -> Mapping[str, Any]:
-            name, config = self._denoiser(model), self._recipe(model, files[CHAINS[model]])
-            denoiser = denoiser_named(name)
-            if order == LEARNED:
-                run = trained(f"sas-antibody-{model}", config, self.runs, folder)
-                scheduler = load_scheduler(str(run), denoiser, name)
-            else:
-                scheduler = load_scheduler(order, denoiser, name)
-            problems = cast(AntibodyData, config.data).problems(denoiser, name).held_out(self.limit, "test")
-            return measured(problems, scheduler, self.seed, self.draws if order == "random" else 1)
+    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+        model, scheduler = map(str, key)
+        preset, name = f"sas-antibody-{model}", self._denoiser(model)
+        config, denoiser = load_recipe(preset, None, self.steps, name), get_denoiser(name)
+        assert isinstance(config.data, AntibodyData)
+        data = replace(config.data, file=str(self._files()[CHAINS[model]]))
+        if scheduler == LEARNED:
+            run = ensure_run(preset, replace(config, data=data), folder, self.runs)
+            loaded = load_scheduler(str(run), denoiser, name)
+        else:
+            loaded = load_scheduler(scheduler, denoiser, name)
+        problems = data.problems(denoiser, name).held_out(self.limit, "test")
+        return measure_antibodies(problems, loaded, self.seed, self.draws if scheduler == "random" else 1)
 
-        return [
-            Piece(f"{model}: {order}", lambda a=model, b=order: measure(a, b))
-            for model in self.models
-            for order in (*self.orders, LEARNED)
-        ]
-
-    def findings(self, results: Mapping[str, Any]) -> Findings:
+    def findings(self, results: Results) -> Findings:
         return Findings([self._table(model, results) for model in self.models])
 
-    def _table(self, model: str, results: Mapping[str, Any]) -> Table:
-        nll = {order: np.array(results[f"{model}: {order}"]["nll"]) for order in (*self.orders, LEARNED)}
-        rows: list[Sequence[Cell | str]] = []
-        for order in (*self.orders, LEARNED):
-            recovered = mean_interval(100 * np.array(results[f"{model}: {order}"]["recovery"]))
-            price, gap = mean_interval(nll[order]), paired_bootstrap(nll[LEARNED], nll[order])
+    def _table(self, model: str, results: Results) -> Table:
+        nll = {name: np.array(results[model, name]["nll"]) for name in self.rows}
+        rows: list[TableRow] = []
+        for name in self.rows:
+            difference = paired_bootstrap(nll[LEARNED], nll[name])
             rows.append(
-                [
-                    order,
-                    str(len(nll[order])),
-                    f"{recovered.mean:.1f} [{recovered.low:.1f}, {recovered.high:.1f}]",
-                    f"{price.mean:.2f} [{price.low:.2f}, {price.high:.2f}]",
-                    "" if order == LEARNED else Cell(_signed(gap), gap.high < 0),
-                ]
+                {
+                    "scheduler": name,
+                    "n": str(len(nll[name])),
+                    "recovered %": spread(mean_interval(100 * np.array(results[model, name]["recovery"])), 1),
+                    "−log p": spread(mean_interval(nll[name])),
+                    "learned minus this": "" if name == LEARNED else Cell(gap(difference).text, difference.high < 0),
+                }
             )
-        note = "−log p of the true residues along the order's path, nats; differences in pairs, bold where they are below 0."
-        columns = ("order", "n", "recovered %", "−log p", "learned minus this")
-        cdrs = getattr(recipe(f"sas-antibody-{model}").data, "cdrs", "")
+        cdrs = getattr(load_recipe(f"sas-antibody-{model}").data, "cdrs", "")
         title = f"{model}: {'all CDRs' if cdrs == 'all' else f'CDR {cdrs}'} of test antibodies, chain {CHAINS[model]}"
-        return Table(title, columns, rows, note)
+        note = (
+            "−log p of the true residues along the scheduler's order, nats; differences are paired, bold where below 0."
+        )
+        return Table.of(title, rows, note)
 
     def _denoiser(self, model: str) -> str:
         return str(Path(self.denoiser) / model)
 
-    def _recipe(self, model: str, file: Path) -> Learn:
-        config = recipe(f"sas-antibody-{model}", None, self.steps, self._denoiser(model))
-        assert isinstance(config.data, AntibodyData)
-        return replace(config, data=replace(config.data, file=str(file)))
-
     def _files(self) -> dict[str, Path]:
-        """Which file has which chains, by its first one."""
-        found = {read_chains(file)[0].kind: file for file in self.data}
-        for model in self.models:
-            if CHAINS[model] not in found:
-                kind = {"H": "heavy", "L": "light"}[CHAINS[model]]
-                raise ValueError(f"{model} needs {kind} chains: name a CSV file (name, sequence) of them with --data")
-            if not Path(self._denoiser(model)).is_dir():
-                raise ValueError(
-                    f"there is no {self._denoiser(model)}: run unmask antibody-models {self.denoiser} first"
-                )
-        return found
+        """Chain → its file, by the file's first chain."""
+        return {read_chains(file)[0].kind: file for file in self.data}
 
 
-def _signed(gap: Interval) -> str:
-    return f"{gap.mean:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]".replace("-", "−")
-
-
-def measured(task: AntibodyTask, scheduler: Scheduler, seed: int, draws: int = 1) -> dict[str, list[float]]:
-    """−log p along the path, the mean of ``draws``, and recovery of each antibody. A row's numbers do not depend on its batch."""
+def measure_antibodies(task: AntibodyTask, scheduler: Scheduler, seed: int, draws: int = 1) -> dict[str, list[float]]:
+    """−log p along the order, the mean of ``draws``, and recovery of each antibody. A row does not depend on its batch."""
     nll, recovery = [], []
-    for start in range(0, len(task), AT_ONCE):
-        rows = range(start, min(start + AT_ONCE, len(task)))
+    for start in range(0, len(task), BATCH):
+        rows = range(start, min(start + BATCH, len(task)))
         canvas = task.canvas(rows)
-        seeds = [torch.tensor([(seed + draw) * 2**32 + row for row in rows]) for draw in range(draws)]
-        forced = [unmask(task.denoiser, scheduler, canvas.seeded(drawn), forced=True, record=False) for drawn in seeds]
-        free = unmask(task.denoiser, scheduler, canvas.seeded(seeds[0]), record=False)
-        nll += (-torch.stack([path.total_logp.double() for path in forced]).mean(0)).tolist()
+        drawn = [canvas.seeded(row_seeds(seed + draw, rows)) for draw in range(draws)]
+        forced = [unmask(task.denoiser, scheduler, one, forced=True, record=False) for one in drawn]
+        free = unmask(task.denoiser, scheduler, drawn[0], record=False)
+        nll += (-torch.stack([trajectory.total_logp.double() for trajectory in forced]).mean(0)).tolist()
         recovery += task.verify(rows, free.tokens).share.double().tolist()
     return {"nll": nll, "recovery": recovery}

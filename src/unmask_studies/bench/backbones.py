@@ -32,7 +32,7 @@ def backbone(config: TransformerConfig, dtype: torch.dtype = torch.float32, seed
     return denoiser.requires_grad_(False).eval()
 
 
-def repeated(config: TransformerConfig) -> Transformer:
+def share_layer(config: TransformerConfig) -> Transformer:
     """The whole depth with one layer's random weights: what a forward costs, where all layers would not fit."""
     denoiser = backbone(replace(config, n_layers=1))
     denoiser.blocks = torch.nn.ModuleList([denoiser.blocks[0]] * config.n_layers)

@@ -24,7 +24,7 @@ from unmask.evaluation.statistics import compare, wilson
 from unmask.schedulers.heuristics import confidence
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask_studies.bench.backbones import backbone, llada_like
-from unmask_studies.bench.measuring import Finding, ratios, rounds
+from unmask_studies.bench.measuring import Finding, ratios, time_rounds
 
 ARMS: tuple[tuple[Cache, int | None], ...] = (
     ("none", None),
@@ -52,19 +52,19 @@ class Caches:
 QUICK = Caches(puzzles=8, batch=8, width=128, layers=4, prompt=64, length=64, blocks=1, repeats=1)
 
 
-def named(cache: str, refresh: int | None) -> str:
+def cache_name(cache: str, refresh: int | None) -> str:
     if cache == "none":
         return "no cache"
     return f"{cache}, " + ("at block boundaries only" if refresh is None else f"refresh {refresh}")
 
 
-def caches(config: Caches) -> Iterator[Finding]:
+def measure_caches(config: Caches) -> Iterator[Finding]:
     for name in config.denoisers:
-        yield from accuracy(name, config)
-    yield from speed(config)
+        yield from measure_accuracy(name, config)
+    yield from measure_speed(config)
 
 
-def accuracy(board: str, config: Caches) -> Iterator[Finding]:
+def measure_accuracy(board: str, config: Caches) -> Iterator[Finding]:
     """Puzzles solved with each cache; ``board`` names the denoiser."""
     denoiser = load_denoiser(board)
     size = denoiser.config.grid
@@ -76,7 +76,7 @@ def accuracy(board: str, config: Caches) -> Iterator[Finding]:
             "expected a denoiser of at least two layers"
         )
     task = SudokuTask.generated(config.puzzles, size)
-    arms = [(named(*arm), with_cache(denoiser, *arm)) for arm in ARMS]
+    arms = [(cache_name(*arm), with_cache(denoiser, *arm)) for arm in ARMS]
     solved = {name: np.zeros(config.puzzles, bool) for name, _ in arms}
     seconds: dict[str, list[float]] = {name: [] for name, _ in arms}
     positions = {name: 0 for name, _ in arms}
@@ -86,11 +86,11 @@ def accuracy(board: str, config: Caches) -> Iterator[Finding]:
         canvas = task.canvas(rows)
         for name, model in arms:
             began = time.process_time()
-            path = unmask(model, confidence, canvas, decoding, record=False)
+            trajectory = unmask(model, confidence, canvas, decoding, record=False)
             seconds[name].append(time.process_time() - began)
-            positions[name] += path.positions
-            solved[name][rows.start : rows.stop] = task.verify(rows, path.tokens).exact.numpy()
-    plain = named(*ARMS[0])
+            positions[name] += trajectory.positions
+            solved[name][rows.start : rows.stop] = task.verify(rows, trajectory.tokens).exact.numpy()
+    plain = cache_name(*ARMS[0])
     for name, _ in arms:
         right, n = solved[name], config.puzzles
         low, high = wilson(int(right.sum()), n)
@@ -114,7 +114,7 @@ def accuracy(board: str, config: Caches) -> Iterator[Finding]:
         yield Finding.median(f"{board}, {name}: times as fast", speedup, "×")
 
 
-def speed(config: Caches) -> Iterator[Finding]:
+def measure_speed(config: Caches) -> Iterator[Finding]:
     """``blocks`` blocks in the middle of the answer: those before are given, those behind stay hidden."""
     denoiser = backbone(llada_like(config.width, config.layers, length=config.prompt + config.length))
     total = config.prompt + config.length
@@ -124,14 +124,14 @@ def speed(config: Caches) -> Iterator[Finding]:
     candidates = (torch.arange(total) < first + config.blocks * config.text_block)[None]
     chosen = [arm for arm in ARMS if arm[1] in (4, None)]
 
-    def decoded(model: Denoiser) -> int:
+    def decode(model: Denoiser) -> int:
         decoding = Decoding(config.text_block)
         return unmask(model, confidence, Canvas(tokens, candidates=candidates), decoding, record=False).positions
 
-    calls = {named(*arm): partial(decoded, with_cache(denoiser, *arm)) for arm in chosen}
+    calls = {cache_name(*arm): partial(decode, with_cache(denoiser, *arm)) for arm in chosen}
     positions = {name: call() for name, call in calls.items()}
-    times = rounds(calls, config.repeats, warm=False)
-    plain = named(*ARMS[0])
+    times = time_rounds(calls, config.repeats, warm=False)
+    plain = cache_name(*ARMS[0])
     what = f"{config.layers} layers of width {config.width}, L = {total}, blocks of {config.text_block}"
     for name in list(calls)[1:]:
         yield Finding(f"{what}, {name}: positions computed", 100 * positions[name] / positions[plain], "%")

@@ -1,4 +1,4 @@
-"""Our loop against the published ones, on one backbone whose head is to its trunk what LLaDA-8B's is.
+"""Our loop against the published ones, on one backbone with LLaDA-8B's ratio of head to trunk.
 
 Both sides run the same forwards of the same module and reveal the same tokens; what differs is everything around them.
 """
@@ -24,7 +24,7 @@ from unmask.training.cost.flops import head_flops, trunk_flops
 from unmask.training.cost.shapes import LLADA_8B
 from unmask_studies.bench import loops
 from unmask_studies.bench.backbones import backbone, llada_like
-from unmask_studies.bench.measuring import Finding, ratios, rounds
+from unmask_studies.bench.measuring import Finding, ratios, time_rounds
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class DecodingBench:
 QUICK = DecodingBench(width=128, layers=2, prompt=16, length=16, block=8, steps=16, repeats=2)
 
 
-def decoding(config: DecodingBench) -> Iterator[Finding]:
-    """Their time over ours. Raises where the tokens differ: a ratio of two different answers says nothing."""
+def measure_decoding(config: DecodingBench) -> Iterator[Finding]:
+    """Their time over ours. Raises where the tokens differ: a ratio of two different answers means nothing."""
     plain = backbone(llada_like(config.width, config.layers))
-    shifted = _shifted(plain)
+    shifted = _shift(plain)
     prompt = torch.randint(plain.mask_id, (1, config.prompt), generator=torch.Generator().manual_seed(3))
     tokens = torch.nn.functional.pad(prompt, (0, config.length), value=plain.mask_id)
     blocks, whole = Decoding(config.block, config.steps), Decoding(pace=_dream_pace(config.length, config.steps))
@@ -63,10 +63,12 @@ def decoding(config: DecodingBench) -> Iterator[Finding]:
         }
         if not torch.equal(calls["theirs"](), calls["ours"]()):
             raise ValueError(f"{name}'s loop and ours reveal different tokens on the same weights: nothing to compare")
-        times = rounds(calls, config.repeats, warm=False)
+        times = time_rounds(calls, config.repeats, warm=False)
         yield Finding.median(f"{name}: their time over ours", ratios(times["theirs"], times["ours"]), "×")
-    path = unmask(plain, confidence, tokens, blocks, record=False)
-    yield Finding("share of decoding that is denoiser and pricing", 100 * path.denoiser_seconds / path.seconds, "%")
+    trajectory = unmask(plain, confidence, tokens, blocks, record=False)
+    yield Finding(
+        "share of decoding that is denoiser and pricing", 100 * trajectory.denoiser_seconds / trajectory.seconds, "%"
+    )
     for name, shape in (("this backbone", plain.config), ("LLaDA-8B", LLADA_8B)):
         most = most_saved(shape, config.prompt + config.length, config.block)
         yield Finding(f"FLOPs with the whole head over those without: {name}", most, "×")
@@ -78,12 +80,12 @@ def most_saved(shape: TransformerConfig, canvas: int, block: int) -> float:
     return (trunk + head_flops(shape, canvas)) / (trunk + head_flops(shape, 1) * (block + 1) / 2)
 
 
-def sources() -> dict[str, str]:
+def list_sources() -> dict[str, str]:
     """Which loops run: the published files, or the plain ones written here."""
     return {name: "published file" if os.environ.get(name) else "plain loop" for name in loops.VARIABLES}
 
 
-def _shifted(denoiser: Transformer) -> Transformer:
+def _shift(denoiser: Transformer) -> Transformer:
     """The same weights as Dream reads them: a state predicts the token to its right."""
     twin = Transformer(replace(denoiser.config, logit_shift=True))
     twin.load_state_dict(denoiser.state_dict(), assign=True)

@@ -23,7 +23,7 @@ from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask_studies.bench.backbones import backbone, llada_like
-from unmask_studies.bench.measuring import Finding, TensorBytes, exponent, rounds
+from unmask_studies.bench.measuring import Finding, TensorBytes, exponent, time_rounds
 
 Call = Callable[[], object]
 STEPS = 2
@@ -45,7 +45,7 @@ QUICK = Growth(
 )
 
 
-def growth(config: Growth) -> Iterator[Finding]:
+def measure_growth(config: Growth) -> Iterator[Finding]:
     small = backbone(llada_like(config.width, config.layers, 4_000))
     wide = {n: backbone(llada_like(config.width, 1, n)) for n in config.vocabularies}
     canvases = {
@@ -55,15 +55,15 @@ def growth(config: Growth) -> Iterator[Finding]:
     }
     for what, sizes in canvases.items():
         calls = {n: (_decoding(*pair), _forwards(*pair)) for n, pair in sizes.items()}
-        yield from _grown(what, calls, config.repeats)
-    yield from _grown("group", {n: (_rollout(n), None) for n in config.groups}, config.repeats)
+        yield from _measure_growth(what, calls, config.repeats)
+    yield from _measure_growth("group", {n: (_rollout(n), None) for n in config.groups}, config.repeats)
 
 
-def _grown(what: str, calls: Mapping[int, tuple[Call, Call | None]], repeats: int) -> Iterator[Finding]:
-    """Of each size what is measured, and the denoiser's own part of it where that can be told."""
+def _measure_growth(what: str, calls: Mapping[int, tuple[Call, Call | None]], repeats: int) -> Iterator[Finding]:
+    """Each size's call, and beside it the denoiser's own part where that can be separated."""
     both = {f"{size}": call for size, (call, _) in calls.items()}
     both |= {f"{size} bare": bare for size, (_, bare) in calls.items() if bare is not None}
-    times = rounds(both, repeats)
+    times = time_rounds(both, repeats)
     medians = [statistics.median(times[f"{size}"]) for size in calls]
     span = f"{min(calls):,} to {max(calls):,}"
     yield _fit(f"{what} {span}: exponent of time", [times[f"{size}"] for size in calls], list(calls))
@@ -95,7 +95,7 @@ def _decoding(denoiser: Transformer, tokens: Int[Tensor, "B L"]) -> Call:
 
 
 def _forwards(denoiser: Transformer, tokens: Int[Tensor, "B L"]) -> Call:
-    """Trunk and head of a decoding's states, where what is hidden gets less step by step."""
+    """Trunk and head of a decoding's states, with fewer hidden positions in every step."""
     hidden = [tokens == denoiser.mask_id]
     for _ in range(STEPS - 1):
         fewer = hidden[-1].clone()

@@ -1,8 +1,8 @@
-"""What a training step costs: ours, the paper's rollout-then-recompute, and rivals that roll out freely, at equal trajectories.
+"""The cost of a training step: ours, the paper's rollout-then-recompute, and rivals that roll out freely, at equal trajectories.
 
 The paper draws a trajectory and then runs the denoiser on its states again for their likelihood: two forwards per trajectory step.
 Here the rollout's own forwards price the truth. ``recomputed`` is our step followed by those second forwards, in batches and with
-the whole head, as a model is called. The backbone has LLaDA's proportions, so that the denoiser is what a step costs.
+the whole head, as a model is called. The backbone has LLaDA's proportions, so that the denoiser dominates the cost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.trainer import train_policy
 from unmask_studies.bench.backbones import backbone, llada_like, policy_for
-from unmask_studies.bench.measuring import Finding, ratios, rounds
+from unmask_studies.bench.measuring import Finding, ratios, time_rounds
 
 SAS = PolicyTraining(advantage="trajectory", group=6, validate_every=10**6)
 """The paper's advantage and group; the cost of ours does not depend on the advantage."""
@@ -46,39 +46,39 @@ class Learning:
 QUICK = Learning(width=128, layers=2, prompt=8, length=8, prompts=1, repeats=2)
 
 
-class Watching(PassThrough):
-    """Notes the canvases that are asked about."""
+class Recorder(PassThrough):
+    """Records the canvases that go through the denoiser."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
-        self.asked: list[Tensor] = []
+        self.canvases: list[Tensor] = []
 
     def hidden(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
     ) -> Float[Tensor, "B L D"]:
-        self.asked.append(tokens)
+        self.canvases.append(tokens)
         return super().hidden(tokens, attention, focus)
 
     @torch.no_grad()
-    def again(self, rows_at_once: int = 32) -> None:
-        """The second forward of everything asked about since the last time."""
-        for part in torch.cat(self.asked).split(rows_at_once):
+    def repeat(self, rows_at_once: int = 32) -> None:
+        """A second forward of all canvases since the last call."""
+        for part in torch.cat(self.canvases).split(rows_at_once):
             self.inner.logits(self.inner_states(part).flatten(0, 1)).log_softmax(-1)
-        self.asked = []
+        self.canvases = []
 
 
-def learning(config: Learning) -> Iterator[Finding]:
+def measure_learning(config: Learning) -> Iterator[Finding]:
     denoiser = backbone(llada_like(config.width, config.layers))
     arms = {"ours": SAS, "recomputed": SAS, **RIVALS}
     steps, forwarded = {}, {}
     for name, training in arms.items():
-        watched = Watching(denoiser)
+        watched = Recorder(denoiser)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             policy = policy_for(denoiser).requires_grad_(True)
         steps[name] = _step(watched, policy, training, config, again=name == "recomputed")
         forwarded[name] = watched
-    times = rounds(steps, config.repeats)
+    times = time_rounds(steps, config.repeats)
     trajectories = config.prompts * SAS.group
     for name in arms:
         calls = forwarded[name].forwarded / (config.repeats + 1) / trajectories
@@ -88,7 +88,7 @@ def learning(config: Learning) -> Iterator[Finding]:
 
 
 def _step(
-    watched: Watching, policy: OrderPolicy, training: PolicyTraining, config: Learning, again: bool
+    watched: Recorder, policy: OrderPolicy, training: PolicyTraining, config: Learning, again: bool
 ) -> Callable[[], None]:
     """A function that takes the next step of a training."""
     records = train_policy(
@@ -98,8 +98,8 @@ def _step(
     def step() -> None:
         next(records)
         if again:
-            watched.again()
-        watched.asked = []
+            watched.repeat()
+        watched.canvases = []
 
     return step
 
@@ -107,11 +107,11 @@ def _step(
 def _canvases(mask_id: int, config: Learning) -> Callable[[int, int], Canvas]:
     """Random tokens, the answer hidden."""
 
-    def drawn(step: int, count: int) -> Canvas:
+    def draw(step: int, count: int) -> Canvas:
         generator = torch.Generator().manual_seed(step)
         target = torch.randint(mask_id, (count, config.prompt + config.length), generator=generator)
         tokens = target.clone()
         tokens[:, config.prompt :] = mask_id
         return Canvas(tokens, target)
 
-    return drawn
+    return draw

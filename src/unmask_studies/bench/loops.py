@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.decoding.kv_store import Kept
+from unmask.decoding.kv_store import KVStore
 from unmask.denoisers.transformer import Transformer
 
 VARIABLES = ("UNMASK_LLADA_DECODER", "UNMASK_DREAM_DECODER", "UNMASK_FAST_DLLM_DECODER")
@@ -37,16 +37,16 @@ class AsPublished:
         self,
         tokens: Int[Tensor, "B A"],
         *_: Any,
-        past_key_values: Kept | None = None,
+        past_key_values: KVStore | None = None,
         use_cache: bool = False,
         replace_position: Tensor | None = None,
         **_rest: Any,
     ) -> SimpleNamespace:
         if past_key_values is None or replace_position is None:
-            kept = self.denoiser.keep() if use_cache else None
+            store = self.denoiser.new_store() if use_cache else None
             self.canvas = tokens.clone()
             return SimpleNamespace(
-                logits=self.denoiser.logits(self.denoiser.hidden(tokens, None, kept)), past_key_values=kept
+                logits=self.denoiser.logits(self.denoiser.hidden(tokens, None, store)), past_key_values=store
             )
         self.canvas[replace_position] = tokens.flatten()
         states = self.denoiser.hidden(self.canvas, None, past_key_values, replace_position)
@@ -54,7 +54,7 @@ class AsPublished:
         return SimpleNamespace(logits=self.denoiser.logits(states), past_key_values=past_key_values)
 
 
-def published(variable: str) -> ModuleType | None:
+def load_published(variable: str) -> ModuleType | None:
     """The module that an environment variable names, run as it is; None without one."""
     where = os.environ.get(variable)
     if not where:
@@ -80,7 +80,7 @@ def shares(count: int, steps: int) -> list[int]:
 
 @torch.no_grad()
 def llada(model: AsPublished, prompt: Int[Tensor, "1 P"], length: int, block: int, steps: int) -> Int[Tensor, "1 L"]:
-    if theirs := published("UNMASK_LLADA_DECODER"):
+    if theirs := load_published("UNMASK_LLADA_DECODER"):
         mask = model.denoiser.mask_id
         return theirs.generate(model, prompt, steps=steps, gen_length=length, block_length=block, mask_id=mask)
     x = _canvas(model, prompt, length)
@@ -97,7 +97,7 @@ def fast_dllm(
     model: AsPublished, prompt: Int[Tensor, "1 P"], length: int, block: int, steps: int
 ) -> Int[Tensor, "1 L"]:
     """``generate_with_dual_cache``: the whole canvas where a block begins, then the block alone; probabilities in float64."""
-    if theirs := published("UNMASK_FAST_DLLM_DECODER"):
+    if theirs := load_published("UNMASK_FAST_DLLM_DECODER"):
         options = {"steps": steps, "gen_length": length, "block_length": block, "mask_id": model.denoiser.mask_id}
         return theirs.generate_with_dual_cache(model, prompt, **options)[0]
     x = _canvas(model, prompt, length)
@@ -128,7 +128,7 @@ def dream_counts(length: int, steps: int) -> list[int]:
 @torch.no_grad()
 def dream(model: AsPublished, prompt: Int[Tensor, "1 P"], length: int, block: int, steps: int) -> Int[Tensor, "1 L"]:
     """``_sample`` with ``alg="maskgit_plus"``: one block; the logits of a position come from its left neighbour."""
-    if theirs := published("UNMASK_DREAM_DECODER"):
+    if theirs := load_published("UNMASK_DREAM_DECODER"):
         sampler = type("Sampler", (AsPublished, theirs.DreamGenerationMixin), {})(model.denoiser)
         config = SimpleNamespace(
             output_history=False, return_dict_in_generate=False, return_dict=False, max_length=prompt.shape[1] + length,

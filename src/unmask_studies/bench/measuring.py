@@ -1,18 +1,18 @@
 """Clocks and counters: interleaved CPU times, ratios with their spread, fitted exponents, bytes of live tensors.
 
-Time is the CPU time of this process. Calls that are compared take turns in every round, and a ratio is taken inside a round: a
-machine that is busy with something else slows both sides. Medians drop outliers; the spread is the least and the greatest round.
+Time is the CPU time of this process. Calls that are compared alternate in every round, and a ratio is taken within a round: other
+load on the machine slows both sides. Medians drop outliers; the spread is the least and the greatest round.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -36,7 +36,7 @@ class Finding:
         return cls(what, statistics.median(values), unit, min(values), max(values), len(values), "spread")
 
 
-def rounds(calls: Mapping[str, Callable[[], object]], repeats: int, warm: bool = True) -> dict[str, list[float]]:
+def time_rounds(calls: Mapping[str, Callable[[], object]], repeats: int, warm: bool = True) -> dict[str, list[float]]:
     """Seconds of CPU time of each call in each round, the calls one after the other; ``warm`` calls each once before."""
     if warm:
         for call in calls.values():
@@ -57,14 +57,11 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
 
 def exponent(sizes: Sequence[float | int], values: Sequence[float | int]) -> float:
     """k of the least-squares fit value = c·size^k, in logarithms."""
-    x, y = [math.log(s) for s in sizes], [math.log(v) for v in values]
-    mean_x, mean_y = statistics.fmean(x), statistics.fmean(y)
-    above = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return above / sum((a - mean_x) ** 2 for a in x)
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 class TensorBytes(TorchDispatchMode):
-    """The most bytes that tensors made inside this context held at one time. What was there before does not count."""
+    """The most bytes that tensors made inside this context held at one time. Earlier tensors do not count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +74,7 @@ class TensorBytes(TorchDispatchMode):
         self.live = {key: (ref, size) for key, (ref, size) in self.live.items() if not ref.expired()}
         for tensor in _tensors(result):
             storage = tensor.untyped_storage()
-            # What comes out of what came in is a view of it, or the same: not new.
+            # An output that shares the storage of an input is a view of it, or the same: not new.
             if storage._cdata not in self.live and storage._cdata not in given:
                 self.live[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
         self.peak = max(self.peak, sum(size for _, size in self.live.values()))

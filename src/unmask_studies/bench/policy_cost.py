@@ -1,6 +1,6 @@
-"""What an order policy adds to a decoding step, measured on LLaDA-8B's shape and on smaller backbones of its block.
+"""What a policy adds to a decoding step, measured on LLaDA-8B's shape and on smaller backbones of its block.
 
-The parts of a step in the middle of a decoding (half of the answer hidden, half of its block) are timed in turns: the trunk, the
+The parts of a step in the middle of a decoding (half of the answer hidden, half of its block) are timed alternately: the trunk, the
 policy, and head and prices over all hidden positions and over those of the block. In any order
 
     added = policy / (trunk + prices of all hidden positions),
@@ -11,10 +11,10 @@ and in blocks, where a heuristic prices only its block and a policy everything h
 
 or, for a policy that reads its block alone (``blockwise``), policy / (trunk + prices of the block).
 
-Parts, and not whole decodings: what is sought is smaller than the noise of a forward. The paper reports 1.67 % (Table
+Parts, and not whole decodings: the difference is smaller than the noise of a forward. The paper reports 1.67 % (Table
 inference_cost: GSM8K, 128 tokens, LLaDA-8B). LLaDA-8B in float32 takes 32 GB; one layer's weights at all 32 depths take 5 and
 cost the same time. Prices cost more than their FLOPs, for they are bound by memory. At LLaDA's ratio of head to trunk a narrower
-backbone has more prices per FLOP of its trunk, so what is measured there is rather too much.
+backbone has more prices per FLOP of its trunk, so its measured overhead is an upper estimate.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.cost.flops import head_flops, parameters, policy_flops, trunk_flops
 from unmask.training.cost.shapes import LLADA_8B, TEXT_POLICY
-from unmask_studies.bench.backbones import backbone, llada_like, policy_for, repeated
-from unmask_studies.bench.measuring import Finding, rounds
+from unmask_studies.bench.backbones import backbone, llada_like, policy_for, share_layer
+from unmask_studies.bench.measuring import Finding, time_rounds
 
 PAPER = 1.67
 """Per cent."""
@@ -60,20 +60,20 @@ class PolicyCost:
 QUICK = PolicyCost(width=256, layers=2, vocabularies=(None,), prompt=64, length=64, whole=False, repeats=2)
 
 
-def policy_cost(config: PolicyCost) -> Iterator[Finding]:
+def measure_policy_cost(config: PolicyCost) -> Iterator[Finding]:
     for vocabulary in config.vocabularies:
         shape = llada_like(config.width, config.layers, vocabulary)
         name = f"{config.layers} layers of width {config.width}, {shape.vocab_size:,} tokens"
-        yield from measured(backbone(shape), config, name)
-        yield from computed(shape, config, name)
+        yield from time_parts(backbone(shape), config, name)
+        yield from count_flops(shape, config, name)
     if config.whole:
-        yield from measured(repeated(LLADA_8B), config, "LLaDA-8B")
-    yield from computed(LLADA_8B, config, "LLaDA-8B")
+        yield from time_parts(share_layer(LLADA_8B), config, "LLaDA-8B")
+    yield from count_flops(LLADA_8B, config, "LLaDA-8B")
     yield Finding("the paper's overhead on LLaDA-8B", PAPER, "%")
 
 
 @torch.no_grad()
-def measured(denoiser: Transformer, config: PolicyCost, name: str) -> Iterator[Finding]:
+def time_parts(denoiser: Transformer, config: PolicyCost, name: str) -> Iterator[Finding]:
     policy = policy_for(denoiser)
     total, half = config.prompt + config.length, config.length // 2
     tokens = torch.randint(denoiser.mask_id, (1, total), generator=torch.Generator().manual_seed(1))
@@ -82,16 +82,16 @@ def measured(denoiser: Transformer, config: PolicyCost, name: str) -> Iterator[F
     view = look(denoiser, live, policy, None, {})
     states = view.states[0, -half:]
 
-    def priced(positions: int) -> object:
+    def price_first(positions: int) -> object:
         return price(denoiser.logits(states[:positions]), denoiser.forbidden_ids)
 
     calls = {
         "trunk": lambda: denoiser.hidden(tokens),
-        "all": lambda: priced(half),
-        "block": lambda: priced(config.block // 2),
+        "all": lambda: price_first(half),
+        "block": lambda: price_first(config.block // 2),
         "policy": lambda: policy(view),
     }
-    times = rounds(calls, config.repeats)
+    times = time_rounds(calls, config.repeats)
     parts = list(zip(*(times[name] for name in calls), strict=True))
     any_order = [100 * policy / (trunk + whole) for trunk, whole, _, policy in parts]
     in_blocks = [100 * (policy + whole - block) / (trunk + block) for trunk, whole, block, policy in parts]
@@ -101,7 +101,7 @@ def measured(denoiser: Transformer, config: PolicyCost, name: str) -> Iterator[F
     yield Finding.median(f"measured, blocks of {config.block}, blockwise: {name}", alone, "%")
 
 
-def computed(shape: TransformerConfig, config: PolicyCost, name: str) -> Iterator[Finding]:
+def count_flops(shape: TransformerConfig, config: PolicyCost, name: str) -> Iterator[Finding]:
     """FLOPs and weights alone, of the same step."""
     canvas, half = config.prompt + config.length, config.length // 2
     rest = trunk_flops(shape, canvas) + head_flops(shape, half)

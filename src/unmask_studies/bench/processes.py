@@ -1,6 +1,6 @@
-"""How much faster a training is over several processes: the same steps by one and by more, one thread each, started in turns.
+"""How much faster a training is over several processes: the same steps by one and by more, one thread each, alternately.
 
-Wall time, the one thing that processes are for, from the second step on: it asks for as many idle cores as there are processes.
+Wall time, from the second step on: it needs as many idle cores as there are processes.
 Both trainings must take the same first step, or the benchmark stops; after it sums in another order drift apart.
 """
 
@@ -45,7 +45,7 @@ class Processes:
 QUICK = Processes(steps=2, prompts=4, repeats=1)
 
 
-def processes(config: Processes) -> Iterator[Finding]:
+def measure_processes(config: Processes) -> Iterator[Finding]:
     rates: dict[int, list[float]] = {count: [] for count in (1, *config.counts)}
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder) / "recipe.toml"
@@ -68,7 +68,7 @@ def processes(config: Processes) -> Iterator[Finding]:
 
 
 def launch(count: int, folder: Path, *words: str) -> str:
-    """`unmask WORDS` in a folder, by ``accelerate launch`` as docs/scaling.md has it, with a thread a process; what it printed."""
+    """`unmask WORDS` in a folder, by ``accelerate launch`` as docs/scaling.md has it, with a thread a process; its output."""
     # With --cpu the launcher starts one process, whatever the number. --multi_gpu starts them all; the environment keeps them here.
     options = ["--multi_gpu", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     options += ["--num_processes", str(count), "--main_process_port", str(_free_port())]
@@ -77,14 +77,14 @@ def launch(count: int, folder: Path, *words: str) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["nothing was said"]
-        said = next((line for line in lines if line.startswith("unmask:")), lines[-1])
-        raise ValueError(f"{count} process{'es' * (count > 1)} ended with exit code {done.returncode}: {said}")
+        lines = done.stderr.strip().splitlines() or ["no output"]
+        reason = next((line for line in lines if line.startswith("unmask:")), lines[-1])
+        raise ValueError(f"{count} process{'es' * (count > 1)} ended with exit code {done.returncode}: {reason}")
     return done.stdout
 
 
 def require_same(alone: Mapping[str, Any], shared: Mapping[str, Any], count: int) -> None:
-    """Raises unless both logs say the same of a step, but for its time."""
+    """Raises unless both logs of a step agree, but for its time."""
     for name in alone.keys() - {"seconds"}:
         if abs(alone[name] - shared[name]) > TOLERANCE * max(1.0, abs(alone[name])):
             raise ValueError(
@@ -94,6 +94,6 @@ def require_same(alone: Mapping[str, Any], shared: Mapping[str, Any], count: int
 
 
 def _free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return asked.getsockname()[1]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The benchmarks by name, at full and at quick size, and what they ran on."""
+"""The benchmarks by name, at full and at quick size, and the machine they ran on."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from unmask_studies.bench import caches, decoding, growth, learning, policy_cost
 from unmask_studies.bench.measuring import Finding
 
 SUITE: dict[str, tuple[Callable[[Any], Iterator[Finding]], Any, Any]] = {
-    "caches": (caches.caches, caches.Caches(), caches.QUICK),
-    "policy-cost": (policy_cost.policy_cost, policy_cost.PolicyCost(), policy_cost.QUICK),
-    "decoding": (decoding.decoding, decoding.DecodingBench(), decoding.QUICK),
-    "learning": (learning.learning, learning.Learning(), learning.QUICK),
-    "throughput": (throughput.throughput, throughput.Throughput(), throughput.QUICK),
-    "growth": (growth.growth, growth.Growth(), growth.QUICK),
-    "processes": (processes.processes, processes.Processes(), processes.QUICK),
+    "caches": (caches.measure_caches, caches.Caches(), caches.QUICK),
+    "policy-cost": (policy_cost.measure_policy_cost, policy_cost.PolicyCost(), policy_cost.QUICK),
+    "decoding": (decoding.measure_decoding, decoding.DecodingBench(), decoding.QUICK),
+    "learning": (learning.measure_learning, learning.Learning(), learning.QUICK),
+    "throughput": (throughput.measure_throughput, throughput.Throughput(), throughput.QUICK),
+    "growth": (growth.measure_growth, growth.Growth(), growth.QUICK),
+    "processes": (processes.measure_processes, processes.Processes(), processes.QUICK),
 }
 """Name → the benchmark, its settings, and settings that take seconds."""
 
 
 def machine() -> dict[str, Any]:
-    """Versions, the processor and what of it is used."""
+    """Versions, the processor and the threads in use."""
     return {
         "unmask": importlib.metadata.version("unmask"),
         "python": platform.python_version(),
@@ -36,5 +36,5 @@ def machine() -> dict[str, Any]:
         "processor": platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "loops": decoding.sources(),
+        "loops": decoding.list_sources(),
     }

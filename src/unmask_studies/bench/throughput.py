@@ -1,4 +1,4 @@
-"""The denoiser's arithmetic per second as a share of what a plain matrix product reaches here, in the same rounds."""
+"""The denoiser's arithmetic per second as a share of a plain matrix product's, in the same rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from unmask.denoisers.loading import load_denoiser
 from unmask.training.cost.flops import trunk_flops
 from unmask_studies.bench.backbones import backbone, llada_like
-from unmask_studies.bench.measuring import Finding, rounds
+from unmask_studies.bench.measuring import Finding, time_rounds
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ QUICK = Throughput(sides=(512, 1024), width=256, layers=2, boards=32, repeats=3)
 
 
 @torch.no_grad()
-def throughput(config: Throughput) -> Iterator[Finding]:
+def measure_throughput(config: Throughput) -> Iterator[Finding]:
     """The peak is the best size's in each round: FLOP per second of CPU time, so per core where one is used."""
     generator = torch.Generator().manual_seed(0)
     squares = {f"product {n}": torch.randn(n, n, generator=generator) for n in config.sides}
@@ -44,7 +44,7 @@ def throughput(config: Throughput) -> Iterator[Finding]:
     board_name = f"{config.denoiser}, {config.boards} boards"
     calls[board_name] = lambda: grid.hidden(boards)
     work[board_name] = config.boards * trunk_flops(grid.config, 81)  # pyright: ignore[reportArgumentType]
-    times = rounds(calls, config.repeats)
+    times = time_rounds(calls, config.repeats)
     rates = {key: [work[key] / seconds / 1e9 for seconds in times[key]] for key in calls}
     peak = [max(rates[key][n] for key in squares) for n in range(config.repeats)]
     yield Finding.median("matrix product, float32, best size", peak, "GFLOP/s")

@@ -4,34 +4,34 @@ Two tables. *Standings*: the exact E[R] of heuristics and of policies trained wi
 orders, on held-out puzzles and on boards with several solutions, and their share of the way from the best heuristic to the best
 policy. *Qualities*: each gradient estimator against the exact gradient, at the untrained policy and at a trained one.
 
-A denoiser that is nearly perfect leaves no way to go (Rem. expressivity_exactness): use one whose best heuristic falls short.
+A denoiser that is nearly perfect leaves no gap (Rem. expressivity_exactness): use one whose best heuristic falls short.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import nan
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
-from numpy.typing import NDArray
-from torch import Tensor
 
 from unmask.decoding.protocols import Denoiser, Scheduler
+from unmask.denoisers.loading import load_denoiser
+from unmask.report.numbers import interval
 from unmask.schedulers.heuristics import confidence, entropy, margin
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.tasks.sudoku.solver import is_solution
 from unmask.tasks.sudoku.source import SudokuData
-from unmask.tasks.sudoku.task import SudokuTask, expert
+from unmask.tasks.sudoku.task import expert
 from unmask.theory.lattice import lattice
 from unmask.theory.states import choice_logp
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.trainer import train_policy
+from unmask_studies import figures
+from unmask_studies.exact.boards import Board, ambiguous_boards, unique_boards
 from unmask_studies.exact.estimators import Estimator, Quality, estimator_quality, slopes
 from unmask_studies.exact.optimum import (
     best_policy,
@@ -41,6 +41,9 @@ from unmask_studies.exact.optimum import (
     share_closed,
     solve_chance,
 )
+from unmask_studies.reports import to_json
+from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.tables import Table, TableRow
 
 HEURISTICS: dict[str, Scheduler] = {"confidence": confidence, "margin": margin, "entropy": entropy, "expert": expert}
 ESTIMATORS = (
@@ -53,63 +56,19 @@ ESTIMATORS = (
     Estimator("exact_baseline"),
     Estimator("exact_future"),
 )
-Board = tuple[Int[Tensor, "L"], Int[Tensor, "M L"]]
-"""A canvas and all of its solutions."""
-
-
-def arms(
-    steps: int = 250, orders: int = 48, group: int = 6, lr: float = 1e-2, seed: int = 0
-) -> dict[str, PolicyTraining]:
-    """A training for each advantage, all with the same number of sampled orders. ``trajectory`` is the paper's.
-
-    ``all_action`` is the trainer's default, whose group mean shrinks the future by 1 − 1/G; ``all_action_unbiased`` undoes that;
-    ``myopic`` has groups of one and no future.
-    """
-    if orders % group or group < 2:
-        raise ValueError(
-            f"expected a number of orders that groups of at least 2 divide, got {orders} in groups of {group}"
-        )
-    shared = PolicyTraining(steps=steps, prompts=orders // group, group=group, lr=lr, weight_decay=0.0, seed=seed)
-    change = dataclasses.replace
-    return {
-        "trajectory": change(shared, advantage="trajectory"),
-        "reward_to_go": change(shared, advantage="reward_to_go"),
-        "all_action": change(shared, advantage="all_action"),
-        "all_action_unbiased": change(shared, advantage="all_action", future=group / (group - 1)),
-        "myopic": change(shared, advantage="all_action", prompts=orders, group=1),
-    }
-
-
-@dataclass(frozen=True)
-class Study:
-    """How many boards, of what kind, and which trainings. ``estimated`` is the training at whose policy qualities are taken."""
-
-    puzzles: int = 200
-    clues: str = "6-7"
-    ambiguous: int = 40
-    ambiguous_clues: int = 7
-    most_completions: int = 6
-    policy: PolicyConfig = field(default_factory=lambda: PolicyConfig(width=16, n_layers=2))
-    data: SudokuData = field(default_factory=lambda: SudokuData(size=4, puzzles=4000, clues="5-7"))
-    trainings: Mapping[str, PolicyTraining] = field(default_factory=arms)
-    estimated: str = "all_action_unbiased"
-    estimator_canvases: int = 4
-    estimator_clues: str = "8"
-    group_sizes: tuple[int, ...] = (2, 4, 6, 8)
-    groups: int = 300
-    seed: int = 0
+ARMS = ("trajectory", "reward_to_go", "all_action", "all_action_unbiased", "myopic")
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One order on one kind of boards: exact means over ``count`` of them.
+    """One scheduler on one kind of boards: exact means over ``count`` of them.
 
     ``value`` is E[R] of the greedy order in nats, ``sampled`` that at the policy's temperature, ``solved`` the share of boards
     that greedy decoding solves; ``share`` of the way from ``base`` to the optimum, with 95 % limits over boards.
     """
 
     boards: str
-    order: str
+    scheduler: str
     count: int
     value: float
     sampled: float | None
@@ -121,7 +80,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Findings:
+class ExactResults:
     """``qualities`` at each policy by its name; ``calls`` are the denoiser forwards of each training."""
 
     standings: list[Standing]
@@ -129,42 +88,157 @@ class Findings:
     calls: dict[str, int]
 
 
-def study(denoiser: Denoiser, config: Study = Study()) -> Findings:  # noqa: B008
-    """Train, then measure everything exactly."""
-    fitted = dataclasses.replace(
-        config.policy, size=4, length=16, vocab_size=5, mask_id=denoiser.mask_id, hidden_width=_width(denoiser)
-    )
-    policies, calls = {"untrained": _fresh(fitted, config.seed)}, {}
-    for name, training in config.trainings.items():
-        policies[name] = _fresh(fitted, config.seed)
-        calls[name] = list(train_policy(denoiser, policies[name], config.data, training))[-1]["denoiser_calls"]
-    unique = list(held_out(config.puzzles, config.clues, config.seed))
-    several = list(
-        itertools.islice(ambiguous(config.ambiguous_clues, config.most_completions, config.seed), config.ambiguous)
-    )
-    standing = standings(denoiser, "unique", unique, HEURISTICS, policies)
-    planless = {name: scheduler for name, scheduler in HEURISTICS.items() if name != "expert"}
-    standing += standings(denoiser, "ambiguous", several, planless, policies) if several else []
-    qualities = {}
-    small = list(held_out(config.estimator_canvases, config.estimator_clues, config.seed))
-    for name in dict.fromkeys(["untrained", config.estimated]):
-        sample = [slopes(lattice(denoiser, tokens, truths[0]), policies[name]) for tokens, truths in small]
+@dataclass(frozen=True)
+class FourByFour(GridStudy):
+    """``puzzles`` with one solution and ``ambiguous`` boards; a training of ``steps`` × ``orders`` in groups for each of ``arms``.
+
+    ``estimated`` is the training at whose policy the estimators are compared, on ``estimator_canvases``.
+    """
+
+    denoiser: str = "sudoku-4x4-imperfect"
+    arms: tuple[str, ...] = ARMS
+    steps: int = 250
+    orders: int = 48
+    group: int = 6
+    lr: float = 1e-2
+    policy: PolicyConfig = field(default_factory=lambda: PolicyConfig(width=16, n_layers=2))
+    data: SudokuData = field(default_factory=lambda: SudokuData(size=4, puzzles=4000, clues="5-7"))
+    puzzles: int = 200
+    clues: str = "6-7"
+    ambiguous: int = 40
+    ambiguous_clues: int = 7
+    most_completions: int = 6
+    estimated: str = "all_action_unbiased"
+    estimator_canvases: int = 4
+    estimator_clues: str = "8"
+    group_sizes: tuple[int, ...] = (2, 4, 6, 8)
+    groups: int = 300
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.orders % self.group or self.group < 2:
+            raise ValueError(
+                f"expected a number of orders that groups of at least 2 divide, got {self.orders} in groups of {self.group}"
+            )
+        if unknown := [arm for arm in (*self.arms, self.estimated) if arm not in ARMS]:
+            raise ValueError(f"no training {unknown[0]!r}: expected some of {', '.join(ARMS)}")
+
+    def training(self, arm: str) -> PolicyTraining:
+        """A training for each advantage, all with the same number of sampled orders. ``trajectory`` is the paper's.
+
+        ``all_action`` is the trainer's default, whose group mean shrinks the future by 1 − 1/G; ``all_action_unbiased`` undoes
+        that; ``myopic`` has groups of one and no future.
+        """
+        prompts, group = self.orders // self.group, self.group
+        shared = {"steps": self.steps, "lr": self.lr, "weight_decay": 0.0, "seed": self.seed}
+        if arm == "myopic":
+            return PolicyTraining(advantage="all_action", prompts=self.orders, group=1, **shared)
+        training = PolicyTraining(advantage=arm.removesuffix("_unbiased"), prompts=prompts, group=group, **shared)
+        return replace(training, future=group / (group - 1)) if arm == "all_action_unbiased" else training
+
+    def axes(self) -> Sequence[Iterable[str]]:
+        return (["exact learning"],)
+
+    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+        return to_json(self.run(load_denoiser(self.denoiser)))
+
+    def run(self, denoiser: Denoiser) -> ExactResults:
+        """Train, then measure everything exactly."""
+        policies, calls = {"untrained": self._new_policy(denoiser)}, {}
+        for arm in self.arms:
+            policies[arm] = self._new_policy(denoiser)
+            calls[arm] = list(train_policy(denoiser, policies[arm], self.data, self.training(arm)))[-1][
+                "denoiser_calls"
+            ]
+        unique = list(unique_boards(self.puzzles, self.clues, self.seed))
+        several = ambiguous_boards(self.ambiguous_clues, self.most_completions, self.seed)
+        several = list(itertools.islice(several, self.ambiguous))
+        standings = measure_standings(denoiser, "unique", unique, HEURISTICS, policies)
+        if several:
+            heuristics = {name: scheduler for name, scheduler in HEURISTICS.items() if name != "expert"}
+            standings += measure_standings(denoiser, "ambiguous", several, heuristics, policies)
+        qualities = {
+            name: self._measure_qualities(denoiser, policies[name])
+            for name in dict.fromkeys(["untrained", self.estimated])
+        }
+        return ExactResults(standings, qualities, calls)
+
+    def _new_policy(self, denoiser: Denoiser) -> OrderPolicy:
+        width = getattr(getattr(denoiser, "config", None), "width", 0)
+        shape = {"size": 4, "length": 16, "vocab_size": 5, "mask_id": denoiser.mask_id, "hidden_width": width}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return OrderPolicy(replace(self.policy, **shape))
+
+    def _measure_qualities(self, denoiser: Denoiser, policy: OrderPolicy) -> list[Quality]:
+        boards = unique_boards(self.estimator_canvases, self.estimator_clues, self.seed)
+        sample = [slopes(lattice(denoiser, tokens, truths[0]), policy) for tokens, truths in boards]
         # Groups of one have no baseline: only the estimate without a future is left.
-        found = estimator_quality(sample, [Estimator("all_action", "group")], 1, config.groups, config.seed)
-        for group in config.group_sizes:
-            found += estimator_quality(sample, ESTIMATORS, group, config.groups, config.seed)
-        qualities[name] = found
-    return Findings(standing, qualities, calls)
+        found = estimator_quality(sample, [Estimator("all_action", "group")], 1, self.groups, self.seed)
+        for group in self.group_sizes:
+            found += estimator_quality(sample, ESTIMATORS, group, self.groups, self.seed)
+        return found
+
+    def findings(self, results: Results) -> Findings:
+        found = results["exact learning",]
+        panels: dict[str, list[figures.Point]] = {}
+        for row in found["standings"]:
+            point = figures.Point(row["scheduler"], row["share"], row["low"], row["high"])
+            panels.setdefault(f"boards: {row['boards']}", []).append(point)
+        figure = figures.intervals(panels, "share of the way from the best heuristic to the best policy", zero=True)
+        return Findings([self._standings(found), self._qualities(found)], {"standings": figure})
+
+    def _standings(self, found: Mapping[str, Any]) -> Table:
+        rows: list[TableRow] = [
+            {
+                "boards": row["boards"],
+                "scheduler": row["scheduler"],
+                "n": str(row["count"]),
+                "E[R], nats": f"{row['value']:.3f}",
+                "solved %": "" if row["solved"] is None else f"{100 * row['solved']:.1f}",
+                "share of the gap": interval(row["share"], row["low"], row["high"]),
+                "training calls": str(found["calls"].get(row["scheduler"], "")),
+            }
+            for row in found["standings"]
+        ]
+        where = f"{self.denoiser}, seed {self.seed}"
+        title = f"{where}: exact E[R] of each scheduler, and its share of the way to the best policy"
+        return Table.of(title, rows, "Intervals are over boards. The paper has no such table.")
+
+    def _qualities(self, found: Mapping[str, Any]) -> Table:
+        rows: list[TableRow] = []
+        for policy, some in found["qualities"].items():
+            plain = {q["group"]: q["variance"] for q in some if q["advantage"] == "trajectory" and not q["normalised"]}
+            for q in some:
+                known = q["group"] in plain and q["variance"]
+                kind = f"{q['advantage']}, {q['baseline'].replace('_', ' ')}" + ", normalised" * q["normalised"]
+                rows.append(
+                    {
+                        "policy": policy,
+                        "estimator": kind,
+                        "G": str(q["group"]),
+                        "bias / |gradient|": _bias(q),
+                        "variance": f"{q['variance']:.3g}",
+                        "trajectory's / its variance": f"{plain[q['group']] / q['variance']:.2f}" if known else "",
+                        "cosine": f"{q['cosine']:.2f}",
+                    }
+                )
+        return Table.of("gradient estimators against the exact gradient, at equal sampled orders", rows)
 
 
-def standings(
+def _bias(quality: Mapping[str, Any]) -> str:
+    known = quality["known_bias"]
+    return f"{quality['bias']:.2f}" if known is None else f"{known:.2f} exactly"
+
+
+def measure_standings(
     denoiser: Denoiser,
     kind: str,
     boards: Sequence[Board],
     heuristics: Mapping[str, Scheduler],
     policies: Mapping[str, OrderPolicy],
 ) -> list[Standing]:
-    """Every order on every board, and the best policy with and without knowledge of the solution."""
+    """Every scheduler on every board, and the best policy with and without knowledge of the solution."""
     schedulers: dict[str, Scheduler] = {**heuristics, **policies}
     value, solved = ({name: [] for name in (*schedulers, "optimum", "clairvoyant")} for _ in range(2))
     sampled: dict[str, list[float]] = {name: [] for name in policies}
@@ -186,7 +260,7 @@ def standings(
         found.append(
             Standing(
                 boards=kind,
-                order=name,
+                scheduler=name,
                 count=len(boards),
                 value=float(np.mean(value[name])),
                 sampled=float(np.mean(sampled[name])) if name in sampled else None,
@@ -198,47 +272,3 @@ def standings(
             )
         )
     return found
-
-
-def held_out(count: int, clues: str, seed: int = 0) -> Iterator[Board]:
-    """Puzzles of the test split, with their only solution."""
-    canvas = SudokuTask.generated(count, 4, clues, "test", seed).canvas(range(count))
-    for tokens, target in zip(canvas.tokens, canvas.truth, strict=True):
-        yield tokens, target[None]
-
-
-def ambiguous(clues: int, most: int, seed: int = 0) -> Iterator[Board]:
-    """Different boards with so many clues and 2 to ``most`` solutions, without end unless there are no more."""
-    rng = np.random.default_rng(seed)
-    grids, seen = all_grids(), set()
-    for _ in range(100_000):
-        shown = np.isin(np.arange(16), rng.permutation(16)[:clues])
-        board = np.where(shown, grids[rng.integers(len(grids))], 0)
-        truths = grids[(grids == board)[:, shown].all(1)]
-        if 2 <= len(truths) <= most and board.tobytes() not in seen:
-            seen.add(board.tobytes())
-            yield torch.from_numpy(board.astype(np.int64)), torch.from_numpy(truths.astype(np.int64))
-
-
-@cache
-def all_grids() -> NDArray[np.int8]:
-    """The 288 complete boards, ``[288, 16]``."""
-    rows = np.array(list(itertools.permutations(range(1, 5))), np.int8)
-    # Two rows make a band when their boxes are complete; a grid is two bands.
-    bands = np.array([np.concatenate(pair) for pair in itertools.product(rows, rows) if _band(*pair)])
-    grids = np.array([np.concatenate(pair) for pair in itertools.product(bands, bands)])
-    return grids[is_solution(np.zeros_like(grids), grids)]
-
-
-def _band(above: NDArray[np.int8], below: NDArray[np.int8]) -> bool:
-    return set(above[:2]).isdisjoint(below[:2])
-
-
-def _fresh(config: PolicyConfig, seed: int) -> OrderPolicy:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return OrderPolicy(config)
-
-
-def _width(denoiser: Denoiser) -> int:
-    return getattr(getattr(denoiser, "config", None), "width", 0)

@@ -1,12 +1,12 @@
-"""What contributes: orders trained with one thing changed, and the rivals, on the same test puzzles.
+"""What contributes: policies trained with one thing changed, and the rivals, on the same test puzzles.
 
-A preset that was trained with several seeds is one row: its share solved is the mean over seeds, and the limits of its difference
-from the baseline are over puzzles, each of which has its mean over seeds.
+A preset that was trained with several seeds is one row: its share solved is the mean over seeds, and the interval of its difference
+from the baseline is over puzzles, each of which has its mean over seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,28 +17,30 @@ from jaxtyping import Float
 from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
 from unmask.evaluation.evaluate import Report
-from unmask.evaluation.statistics import Interval, mean_interval, paired_bootstrap, wilson
+from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report.gather import report_of
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask.runs.presets import list_presets
 from unmask.schedulers.loading import load_scheduler
-from unmask_studies.sets import Sets, denoiser_named, evaluated, solved
-from unmask_studies.study import Cell, Findings, Piece, Table
-from unmask_studies.trained import found, history, recipe, run_name, trained
+from unmask_studies import figures
+from unmask_studies.reports import evaluate_scheduler, get_denoiser, marks
+from unmask_studies.sets import Sets
+from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.tables import Limits, Table, TableRow, count_limits, points_gap
+from unmask_studies.training_runs import ensure_run, find_run, load_recipe, read_history, run_name
 
 REFERENCE = "confidence"
 
 
 @dataclass(frozen=True)
-class Ablations:
+class Ablations(GridStudy):
     """``presets`` of ``unmask train`` × ``seeds`` (empty: each preset's own), all for the same ``denoiser``.
 
     ``runs`` is a folder of runs, each called after its preset, or preset@seed, which also counts without being named in ``seeds``.
-    What is missing there is trained in the study's folder, or, without ``train``, left out of the table. ``steps`` and ``validate``
+    A missing run is trained in the study's folder, or, without ``train``, omitted from the table. ``steps`` and ``validate``
     shorten every training. ``baseline`` is the preset that the others are compared with.
     """
 
-    minutes: float = 0.0
     denoiser: str = "sudoku-9x9-imperfect"
     presets: tuple[str, ...] = ("ablation-all-action",)
     baseline: str = "ablation-all-action"
@@ -56,99 +58,80 @@ class Ablations:
         if self.runs is not None and not self.runs.is_dir():
             raise ValueError(f"expected a folder of runs at {self.runs}, but there is none")
 
-    def wanted(self) -> list[tuple[str, int | None]]:
-        """Preset and seed of each run: those asked for, and further seeds that ``runs`` holds."""
-        out: list[tuple[str, int | None]] = []
+    def grid(self) -> list[Key]:
+        """The reference, then preset and seed of each run: the requested ones, and further seeds that ``runs`` holds."""
+        self.sets.by_name()
+        keys: list[Key] = [(REFERENCE, None)]
         for preset in self.presets:
             seeds: list[int | None] = list(self.seeds) or [None]
             for path in sorted(self.runs.glob(f"{preset}@*")) if self.runs is not None else ():
                 seed = path.name.partition("@")[2]
-                if seed.isdecimal() and int(seed) not in seeds and found(path.name, self.runs):
+                if seed.isdecimal() and int(seed) not in seeds and find_run(path.name, self.runs):
                     seeds.append(int(seed))
-            out += [(preset, seed) for seed in seeds if self.train or found(run_name(preset, seed), self.runs)]
+            keys += [(preset, seed) for seed in seeds if self.train or find_run(run_name(preset, seed), self.runs)]
+        return keys
+
+    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+        preset, seed = str(key[0]), None if key[1] is None else int(key[1])
+        problems, model = self.sets.load(), get_denoiser(self.denoiser)
+        if preset == REFERENCE:
+            reference = (preset, load_scheduler(preset, model, self.denoiser))
+            return {"report": evaluate_scheduler(problems, self.denoiser, reference, self.seed)}
+        config = load_recipe(preset, seed, self.steps, self.denoiser, self.validate)
+        run = ensure_run(run_name(preset, seed), config, folder, self.runs)
+        history = read_history(run)
+        if history["denoiser"] != self.denoiser:
+            raise ValueError(f"{run} was trained for {history['denoiser']}, not for {self.denoiser}: name other runs")
+        policy = (run_name(preset, seed), load_scheduler(str(run), model))
+        out = {"history": history, "report": evaluate_scheduler(problems, self.denoiser, policy, self.seed)}
+        if history["objective"] == "bernoulli":
+            pace = Decoding(pace=load_pace("bernoulli"))
+            out["bernoulli"] = evaluate_scheduler(problems, self.denoiser, policy, self.seed, pace)
         return out
 
-    def pieces(self, folder: Path) -> list[Piece]:
-        problems = next(iter(self.sets.named().values()))
-
-        def reference() -> Mapping[str, Any]:
-            scheduler = load_scheduler(REFERENCE, denoiser_named(self.denoiser), self.denoiser)
-            return {"report": evaluated(problems(), self.denoiser, REFERENCE, scheduler, self.seed)}
-
-        def measure(preset: str, seed: int | None) -> Mapping[str, Any]:
-            name = run_name(preset, seed)
-            config = recipe(preset, seed, self.steps, self.denoiser, self.validate)
-            run = trained(name, config, self.runs, folder)
-            past = history(run)
-            if past["denoiser"] != self.denoiser:
-                raise ValueError(f"{run} was trained for {past['denoiser']}, not for {self.denoiser}: name other runs")
-            policy = load_scheduler(str(run), denoiser_named(self.denoiser))
-            out = {"history": past, "report": evaluated(problems(), self.denoiser, name, policy, self.seed)}
-            if past["objective"] == "bernoulli":
-                coins = Decoding(pace=load_pace("bernoulli"))
-                out["coins"] = evaluated(problems(), self.denoiser, name, policy, self.seed, coins)
-            return out
-
-        pieces = [Piece(REFERENCE, reference)]
-        pieces += [
-            Piece(run_name(preset, seed), lambda a=preset, b=seed: measure(a, b)) for preset, seed in self.wanted()
-        ]
-        return pieces
-
-    def findings(self, results: Mapping[str, Any]) -> Findings:
-        rows = [_one_row(REFERENCE, REFERENCE, [results[REFERENCE]])]
+    def findings(self, results: Results) -> Findings:
+        rows = [Ablation.join(REFERENCE, REFERENCE, [results[REFERENCE, None]])]
         for preset in self.presets:
-            some = [result for name, result in results.items() if name.partition("@")[0] == preset]
-            rows += [_one_row(preset, preset, some)] if some else []
-            coins = [{**result, "report": result["coins"]} for result in some if "coins" in result]
-            rows += [_one_row(f"{preset}, pace bernoulli", preset, coins)] if coins else []
-        return Findings([self._table(rows)], {"ablations": _figure(rows)})
+            some = [result for key, result in results.items() if key[0] == preset]
+            rows += [Ablation.join(preset, preset, some)] if some else []
+            paced = [{**result, "report": result["bernoulli"]} for result in some if "bernoulli" in result]
+            rows += [Ablation.join(f"{preset}, pace bernoulli", preset, paced)] if paced else []
+        sequential = [row for row in rows if row.name in (REFERENCE, row.preset)]
+        points = [figures.share(row.name, row.limits()) for row in sequential]
+        figure = figures.intervals({rows[0].reports[0].denoiser: points}, "solved, %")
+        return Findings([self._table(rows)], {"ablations": figure})
 
-    def _table(self, rows: list[OneRow]) -> Table:
+    def _table(self, rows: Sequence[Ablation]) -> Table:
         base = next((row for row in rows if row.name == self.baseline), None)
-        columns = [
-            "preset",
-            "what",
-            "seeds",
-            "solved %",
-            f"against {self.baseline}",
-            "cells %",
-            "calls",
-            "training calls",
-        ]
         about = {preset.name: preset.description for preset in list_presets("train")}
-        cells: list[list[Cell | str]] = []
+        cells: list[TableRow] = []
         for row in rows:
-            versus = Cell("")
-            if base is not None and row is not base:
-                v = paired_bootstrap(row.share, base.share)
-                text = f"{100 * v.mean:+.1f} [{100 * v.low:+.1f}, {100 * v.high:+.1f}]"
-                versus = Cell(text.replace("-", "−"), v.low > 0 or v.high < 0)
+            compared = base is not None and row is not base
             cells.append(
-                [
-                    row.name,
-                    about.get(row.preset, "the order that all of them begin as"),
-                    ", ".join(str(seed) for seed in row.seeds),
-                    percent(*row.limits()),
-                    versus,
-                    f"{100 * row.cells:.2f}",
-                    f"{row.calls:.1f}",
-                    "" if row.training_calls is None else f"{row.training_calls:,.0f}",
-                ]
+                {
+                    "preset": row.name,
+                    "what": about.get(row.preset, "the scheduler that all of them start as"),
+                    "seeds": ", ".join(str(seed) for seed in row.seeds),
+                    "solved %": percent_interval(*row.limits()),
+                    f"against {self.baseline}": points_gap(paired_bootstrap(row.share, base.share)) if compared else "",
+                    "cells %": f"{100 * row.cells:.2f}",
+                    "calls": f"{row.calls:.1f}",
+                    "training calls": "" if row.training_calls is None else f"{row.training_calls:,.0f}",
+                }
             )
         report = rows[0].reports[0]
         missing = [preset for preset in self.presets if all(row.preset != preset for row in rows)]
         note = (
-            "Limits of a row: Wilson's for one seed, Student's t over seeds for several. Differences: paired bootstrap over "
-            "puzzles, each with its mean over seeds; bold where the limits leave out 0. Training calls: canvases through the "
+            "Intervals of a row: Wilson's for one seed, Student's t over seeds for several. Differences: paired bootstrap over "
+            "puzzles, each with its mean over seeds; bold where the interval excludes 0. Training calls: canvases through the "
             "denoiser in one training, validation not counted."
             + (f" Not trained: {', '.join(missing)}." if missing else "")
         )
-        return Table(f"{report.denoiser} on {report.source}, n = {report.n:,}", columns, cells, note)
+        return Table.of(f"{report.denoiser} on {report.source}, n = {report.n:,}", cells, note)
 
 
 @dataclass(frozen=True)
-class OneRow:
+class Ablation:
     """A preset's runs on the same problems; ``share`` [n] is the share of seeds that solve each problem."""
 
     name: str
@@ -160,33 +143,24 @@ class OneRow:
     cells: float
     training_calls: float | None
 
-    def limits(self) -> tuple[float, float, float]:
+    @classmethod
+    def join(cls, name: str, preset: str, results: Sequence[Any]) -> Ablation:
+        reports = [report_of(result["report"]) for result in results]
+        histories = [result["history"] for result in results if "history" in result]
+        calls = [history["calls"] for history in histories if history["calls"] is not None]
+        return cls(
+            name=name,
+            preset=preset,
+            reports=reports,
+            share=np.mean([marks(report.rows[0]) for report in reports], axis=0),
+            seeds=[history["seed"] for history in histories],
+            calls=float(np.mean([report.rows[0].denoiser_calls for report in reports])),
+            cells=float(np.mean([report.rows[0].cell for report in reports])),
+            training_calls=float(np.mean(calls)) if calls else None,
+        )
+
+    def limits(self) -> Limits:
         if len(self.reports) > 1:
-            interval: Interval = mean_interval([report.rows[0].exact for report in self.reports])
-            return interval.mean, max(0.0, interval.low), min(1.0, interval.high)
-        n = len(self.share)
-        return (float(self.share.mean()), *wilson(int(self.share.sum()), n))
-
-
-def _one_row(name: str, preset: str, results: list[Any]) -> OneRow:
-    reports = [report_of(result["report"]) for result in results]
-    pasts = [result["history"] for result in results if "history" in result]
-    calls = [past["calls"] for past in pasts if past["calls"] is not None]
-    return OneRow(
-        name=name,
-        preset=preset,
-        reports=reports,
-        share=np.mean([solved(report.rows[0]) for report in reports], axis=0),
-        seeds=[past["seed"] for past in pasts],
-        calls=float(np.mean([report.rows[0].denoiser_calls for report in reports])),
-        cells=float(np.mean([report.rows[0].cell for report in reports])),
-        training_calls=float(np.mean(calls)) if calls else None,
-    )
-
-
-def _figure(rows: list[OneRow]) -> Any:
-    from unmask_studies import figures as drawing
-
-    orders = [row for row in rows if row.name in (REFERENCE, row.preset)]  # a pace of its own is another question
-    points = [drawing.share(row.name, row.limits()) for row in orders]
-    return drawing.intervals({rows[0].reports[0].denoiser: points}, "solved, %")
+            found = mean_interval([report.rows[0].exact for report in self.reports])
+            return found.mean, max(0.0, found.low), min(1.0, found.high)
+        return count_limits(int(self.share.sum()), len(self.share))

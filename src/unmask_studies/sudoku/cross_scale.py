@@ -7,25 +7,24 @@ for runs that are found finished, whose length is their preset's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.report.terminal.tables import percent
 from unmask.schedulers.loading import load_scheduler
-from unmask.training.policy.run import Learn
-from unmask_studies import paper_numbers as paper
-from unmask_studies.sets import ProblemSet, Sets, denoiser_named, evaluated, joined
-from unmask_studies.study import Cell, Findings, Piece, Table
-from unmask_studies.sudoku.orders import against
-from unmask_studies.trained import history, recipe, trained
+from unmask_studies import figures, paper_numbers
+from unmask_studies.reports import evaluate_scheduler, get_denoiser, join_reports
+from unmask_studies.sets import Sets
+from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.tables import Table, TableRow, against_baseline, describe, limits, solved
+from unmask_studies.training_runs import ensure_run, load_recipe, read_history
 
 LENGTH = ("steps", "validate", "validate_every", "save_every", "seed")
-"""What a scale decides, not a method."""
+"""Options of a scale, not of a method."""
 
 
-def transferred(rival: Learn, base: Learn, recipe: Learn) -> Learn:
+def transfer_options(rival: Any, base: Any, recipe: Any) -> Any:
     """``recipe`` with the training options in which ``rival`` differs from ``base``; the length stays the recipe's."""
     changed = {
         option.name: getattr(rival.training, option.name)
@@ -44,20 +43,19 @@ class Scale:
     steps: int | None = None
     validate: int | None = None
 
-    def learn(self, rival: str | None, base: str) -> Learn:
-        """The scale's own recipe, or what a rival makes of it."""
-        config = recipe(self.recipe, steps=self.steps, validate=self.validate)
-        return config if rival is None else transferred(recipe(rival), recipe(base), config)
+    def load_recipe(self, rival: str | None, base: str) -> Any:
+        """The scale's own recipe, or the rival's version of it."""
+        config = load_recipe(self.recipe, steps=self.steps, validate=self.validate)
+        return config if rival is None else transfer_options(load_recipe(rival), load_recipe(base), config)
 
 
 @dataclass(frozen=True)
-class CrossScale:
+class CrossScale(GridStudy):
     """``sas`` is the recipe of each scale as it is; ``rivals`` are presets.
 
     ``runs`` holds finished 9×9 runs, called after their presets.
     """
 
-    minutes: float = 0.0
     small: Scale = field(default_factory=lambda: Scale("sas-sudoku-4x4-imperfect", Sets(size=4, clues="4-8")))
     large: Scale = field(default_factory=lambda: Scale("ablation-all-action"))
     base: str = "ablation-all-action"
@@ -65,64 +63,55 @@ class CrossScale:
     runs: Path | None = None
     seed: int = 0
 
-    def pieces(self, folder: Path) -> list[Piece]:
-        def measure(scale: Scale, size: str, method: str, problems: ProblemSet) -> Mapping[str, Any]:
-            config = scale.learn(method if method in self.rivals else None, self.base)
-            if method == "confidence":
-                order = load_scheduler("confidence")
-                past = {}
-            else:
-                usual = scale.recipe if method == "sas" else method
-                there = self.runs if size == "9x9" and scale.steps is None else None
-                run = trained(usual if there else f"{size}-{method}", config, there, folder)
-                order, past = load_scheduler(str(run), denoiser_named(config.denoiser)), history(run)
-            return {"report": evaluated(problems(), config.denoiser, method, order, self.seed), "history": past}
-
-        pieces = []
-        for size, scale in self._scales().items():
-            problems = next(iter(scale.sets.named().values()))
-            for method in self._methods():
-                pieces.append(
-                    Piece(f"{size}: {method}", lambda a=scale, b=size, c=method, d=problems: measure(a, b, c, d))
-                )
-        return pieces
-
-    def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
-
-        tables, panels, reports = [], {}, []
-        for nth, size in enumerate(self._scales()):
-            some = {method: results[f"{size}: {method}"] for method in self._methods()}
-            report = joined([result["report"] for result in some.values()], "sas")
-            reports.append(report)
-            rows: list[list[Cell | str]] = []
-            points = []
-            for row in report.rows:
-                said, calls = paper.CROSS_SCALE.get(row.scheduler), some[row.scheduler]["history"].get("calls")
-                rows.append(
-                    [
-                        row.scheduler,
-                        percent(row.exact, row.exact_low, row.exact_high),
-                        f"{said[nth]:.0f}" if said else "",
-                        against(row),
-                        f"{row.denoiser_calls:.1f}",
-                        f"{calls:,}" if calls else "",
-                    ]
-                )
-                limits = (row.exact, row.exact_low, row.exact_high)
-                points.append(drawing.share(row.scheduler, limits, paper=said[nth] if said else None))
-            columns = ["method", "solved %", "paper", "against sas, in pairs", "calls", "training calls"]
-            title = f"{size}: {report.denoiser} on {report.source}, n = {report.n:,}, seed {report.seed}"
-            note = (
-                "One training seed. Decoding is sequential and greedy for all. Bold: the paired interval leaves out 0. "
-                "In the paper UPO runs its own code."
-            )
-            tables.append(Table(title, columns, rows, note))
-            panels[f"{size}: {report.denoiser}"] = points
-        return Findings(tables, {"cross-scale": drawing.intervals(panels, "solved, %")}, reports)
-
-    def _scales(self) -> dict[str, Scale]:
+    @property
+    def scales(self) -> dict[str, Scale]:
         return {"4x4": self.small, "9x9": self.large}
 
-    def _methods(self) -> tuple[str, ...]:
+    @property
+    def methods(self) -> tuple[str, ...]:
         return ("confidence", "sas", *self.rivals)
+
+    def axes(self) -> Sequence[Iterable[str]]:
+        return self.scales, self.methods
+
+    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+        size, method = map(str, key)
+        scale = self.scales[size]
+        config = scale.load_recipe(method if method in self.rivals else None, self.base)
+        if method == "confidence":
+            scheduler, history = load_scheduler(method), {}
+        else:
+            runs = self.runs if size == "9x9" and scale.steps is None else None
+            preset = scale.recipe if method == "sas" else method
+            run = ensure_run(preset if runs else f"{size}-{method}", config, folder, runs)
+            scheduler, history = load_scheduler(str(run), get_denoiser(config.denoiser)), read_history(run)
+        report = evaluate_scheduler(scale.sets.load(), config.denoiser, (method, scheduler), self.seed)
+        return {"report": report, "history": history}
+
+    def findings(self, results: Results) -> Findings:
+        note = (
+            "One training seed. Decoding is sequential and greedy for all. Bold: the paired interval excludes 0. "
+            "In the paper UPO runs its own code."
+        )
+        tables, panels, reports = [], {}, []
+        for nth, size in enumerate(self.scales):
+            report = join_reports([results[size, method]["report"] for method in self.methods], "sas")
+            reports.append(report)
+            rows: list[TableRow] = []
+            points = panels.setdefault(f"{size}: {report.denoiser}", [])
+            for row in report.rows:
+                paper = paper_numbers.CROSS_SCALE.get(row.scheduler)
+                calls = results[size, row.scheduler]["history"].get("calls")
+                rows.append(
+                    {
+                        "method": row.scheduler,
+                        "solved %": solved(row),
+                        "paper": f"{paper[nth]:.0f}" if paper else "",
+                        "against sas, paired": against_baseline(row),
+                        "calls": f"{row.denoiser_calls:.1f}",
+                        "training calls": f"{calls:,}" if calls else "",
+                    }
+                )
+                points.append(figures.share(row.scheduler, limits(row), paper=paper[nth] if paper else None))
+            tables.append(Table.of(f"{size}: {describe(report)}", rows, note))
+        return Findings(tables, {"cross-scale": figures.intervals(panels, "solved, %")}, reports)

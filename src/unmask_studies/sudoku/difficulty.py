@@ -10,96 +10,79 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from unmask.evaluation.evaluate import Report
-from unmask.evaluation.statistics import paired_bootstrap, wilson
-from unmask.report.terminal.tables import percent
+from unmask.evaluation.evaluate import Report, Row
+from unmask.evaluation.statistics import paired_bootstrap
+from unmask.report.numbers import percent_interval
 from unmask.tasks.sudoku.techniques import FALLBACK, TECHNIQUES
-from unmask_studies.sets import ProblemSet, Sets, evaluations, joined, piece_name, solved
-from unmask_studies.study import Cell, Findings, Piece, Table
-from unmask_studies.sudoku.orders import label
+from unmask_studies import figures
+from unmask_studies.reports import marks
+from unmask_studies.sets import Sets
+from unmask_studies.study import Findings, Key, Results
+from unmask_studies.sudoku.grids import EvaluationStudy
+from unmask_studies.tables import Cell, Limits, Table, TableRow, count_limits, label, points_gap
 
 LEAST = 10
 """Puzzles of a kind that the figure shows; the table shows all."""
+Kinds = Mapping[str, Bool[np.ndarray, "N"]]
 
 
 @dataclass(frozen=True)
-class Difficulty:
-    """``learned`` is compared with ``baseline`` in pairs within each kind of puzzle."""
+class Difficulty(EvaluationStudy):
+    """``learned`` is compared with ``baseline``, paired, within each kind of puzzle."""
 
-    minutes: float = 0.0
-    denoisers: tuple[str, ...] = ("sudoku-9x9-imperfect", "sudoku-9x9")
-    orders: tuple[str, ...] = ("confidence", "margin", "expert", "sas", "gt_logp")
-    baseline: str = "confidence"
+    schedulers: tuple[str, ...] = ("confidence", "margin", "expert", "sas", "gt_logp")
     learned: str = "sas"
     sets: Sets = field(default_factory=lambda: Sets(clues="wide"))
-    data: tuple[Path, ...] = ()
-    seed: int = 0
 
     def __post_init__(self) -> None:
         for name in (self.baseline, self.learned):
-            if name not in self.orders:
-                raise ValueError(f"{name!r} is compared but not among the orders: {', '.join(self.orders)}")
+            if name not in self.schedulers:
+                raise ValueError(f"{name!r} is compared but not among the schedulers: {', '.join(self.schedulers)}")
 
-    def pieces(self, folder: Path) -> list[Piece]:
-        def sorted_out(problems: ProblemSet) -> Mapping[str, Any]:
-            there = problems()
-            clues = (there.puzzles > 0).sum(1)
-            strata = [there.stratum(row) for row in range(len(there))]
-            return {"strata": strata, "clues": [int(clues.min()), int(clues.max())]}
+    def grid(self) -> list[Key]:
+        return [("techniques", name) for name in self.problems] + super().grid()
 
-        sets = self.sets.named(self.data)
-        pieces = [Piece(f"{name}: techniques", lambda p=problems: sorted_out(p)) for name, problems in sets.items()]
-        return pieces + evaluations(self.denoisers, self.orders, sets, self.seed)
+    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+        if key[0] != "techniques":
+            return super().measure(key, folder)
+        task = self.problems[str(key[1])].load()
+        clues = (task.puzzles > 0).sum(1)
+        strata = [task.stratum(row) for row in range(len(task))]
+        return {"strata": strata, "clues": [int(clues.min()), int(clues.max())]}
 
-    def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+    def identity(self, key: Key) -> Mapping[str, Any] | None:
+        return None if key[0] == "techniques" else super().identity(key)
 
-        tables, figures, reports = [], {}, []
+    def findings(self, results: Results) -> Findings:
+        tables, plots, reports = [], {}, []
         for denoiser in self.denoisers:
             panels = {}
-            for name in self.sets.named(self.data):
-                some = [results[piece_name(denoiser, name, order)] for order in self.orders]
-                report, sort = joined(some, self.baseline), results[f"{name}: techniques"]
+            for name in self.problems:
+                report, techniques = self.report(results, denoiser, name), results["techniques", name]
                 reports.append(report)
-                kinds = _kinds(sort["strata"])
-                tables.append(self._table(report, kinds, sort["clues"]))
+                kinds = _kinds(techniques["strata"])
+                tables.append(self._table(report, kinds, techniques["clues"]))
                 shown = {kind: inside for kind, inside in kinds.items() if inside.sum() >= LEAST} or kinds
-                panels[name] = {
-                    label(row.scheduler): [
-                        drawing.share(
-                            "\n".join([*_words(kind).split(), f"n = {inside.sum()}"]), _solved(solved(row)[inside])
-                        )
-                        for kind, inside in shown.items()
-                    ]
-                    for row in report.rows
-                }
-            figures[f"difficulty-{Path(denoiser).name}"] = drawing.lines(
-                panels, "hardest technique needed", ["solved, %"] * len(panels)
-            )
-        return Findings(tables, figures, reports)
+                panels[name] = {label(row.scheduler): _points(row, shown) for row in report.rows}
+            ylabels = ["solved, %"] * len(panels)
+            plots[f"difficulty-{Path(denoiser).name}"] = figures.lines(panels, "hardest technique needed", ylabels)
+        return Findings(tables, plots, reports)
 
-    def _table(self, report: Report, kinds: Mapping[str, Bool[np.ndarray, "N"]], clues: list[int]) -> Table:
-        rows: list[list[Cell | str]] = []
+    def _table(self, report: Report, kinds: Kinds, clues: list[int]) -> Table:
+        rows: list[TableRow] = []
         for kind, inside in kinds.items():
-            cells: list[Cell | str] = [_words(kind), f"{int(inside.sum()):,}"]
+            cells: dict[str, Cell | str] = {"hardest technique needed": _words(kind), "n": f"{int(inside.sum()):,}"}
             for row in report.rows:
-                right = solved(row)[inside]
-                cells.append(percent(float(right.mean()), *wilson(int(right.sum()), len(right))))
-            v = paired_bootstrap(
-                solved(report.row(self.learned))[inside].astype(float),
-                solved(report.row(self.baseline))[inside].astype(float),
-            )
-            text = f"{100 * v.mean:+.1f} [{100 * v.low:+.1f}, {100 * v.high:+.1f}]" if inside.sum() > 1 else ""
-            cells.append(Cell(text.replace("-", "−"), bool(text) and (v.low > 0 or v.high < 0)))
-            rows.append(cells)
-        names = [label(row.scheduler) for row in report.rows]
-        gain = f"{label(self.learned)} against {label(self.baseline)}, in pairs"
-        columns = ["hardest technique needed", "n", *(f"{name}, solved %" for name in names), gain]
-        title = f"{report.denoiser} on {report.source}, {clues[0]} to {clues[1]} clues, n = {report.n:,}, seed {report.seed}"
-        return Table(title, columns, rows, "Wilson's intervals; bold: the paired interval leaves out 0.")
+                cells[f"{label(row.scheduler)}, solved %"] = percent_interval(*_solved(row, inside))
+            learned, base = (marks(report.row(name))[inside] for name in (self.learned, self.baseline))
+            difference = points_gap(paired_bootstrap(learned, base)) if inside.sum() > 1 else ""
+            rows.append({**cells, f"{label(self.learned)} against {label(self.baseline)}, paired": difference})
+        span = f"{clues[0]} to {clues[1]} clues"
+        title = f"{report.denoiser} on {report.source}, {span}, n = {report.n:,}, seed {report.seed}"
+        return Table.of(title, rows, "Wilson's intervals; bold: the paired interval excludes 0.")
 
 
-def _kinds(strata: list[str]) -> dict[str, Bool[np.ndarray, "N"]]:
+def _kinds(strata: list[str]) -> Kinds:
     """Kind → which puzzles, the easiest first, and all of them last."""
     labels = np.array(strata)
     found = {kind: labels == kind for kind in ("full", *TECHNIQUES) if (labels == kind).any()}
@@ -110,6 +93,10 @@ def _words(kind: str) -> str:
     return "beyond these" if kind == TECHNIQUES[FALLBACK] else kind.replace("_", " ")
 
 
-def _solved(right: Bool[np.ndarray, "n"]) -> tuple[float, float, float]:
-    low, high = wilson(int(right.sum()), len(right))
-    return float(right.mean()), low, high
+def _solved(row: Row, inside: Bool[np.ndarray, "N"]) -> Limits:
+    return count_limits(int(marks(row)[inside].sum()), int(inside.sum()))
+
+
+def _points(row: Row, kinds: Kinds) -> list[figures.Point]:
+    names = {kind: "\n".join([*_words(kind).split(), f"n = {inside.sum()}"]) for kind, inside in kinds.items()}
+    return [figures.share(names[kind], _solved(row, inside)) for kind, inside in kinds.items()]

@@ -1,19 +1,19 @@
-"""When an order first goes wrong (fig:failure_distributions): the first reveal that is not the truth, along a free decoding."""
+"""When a decoding first goes wrong (fig:failure_distributions): the first reveal that is not the truth, decoding freely."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int
 
-from unmask.evaluation.statistics import wilson
-from unmask_studies.sets import Decoded, Sets, decoded_of, decodings, piece_name
-from unmask_studies.study import Findings, Piece, Table
-from unmask_studies.sudoku.orders import label
+from unmask.report.numbers import percent_interval
+from unmask_studies import figures
+from unmask_studies.sets import Decoded
+from unmask_studies.study import Findings, Results
+from unmask_studies.sudoku.grids import DecodingStudy
+from unmask_studies.tables import Table, count_limits, label
 
 ENDS = 5
 """How many reveals are the beginning, and how many the end."""
@@ -27,69 +27,44 @@ def first_wrong(found: Decoded, solutions: Int[np.ndarray, "N L"]) -> Int[np.nda
 
 
 @dataclass(frozen=True)
-class Failures:
-    minutes: float = 0.0
-    denoiser: str = "sudoku-9x9-imperfect"
-    orders: tuple[str, ...] = ("random", "left_to_right", "confidence", "margin", "entropy", "expert", "sas")
-    sets: Sets = field(default_factory=Sets)
-    data: tuple[Path, ...] = ()
-    seed: int = 0
-
-    def pieces(self, folder: Path) -> list[Piece]:
-        return decodings(self.denoiser, self.orders, self.sets.named(self.data), self.seed)
-
-    def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
-
-        tables, figures = [], {}
-        for nth, (name, problems) in enumerate(self.sets.named(self.data).items(), 1):
-            there = problems()
-            first = {
-                label(order): first_wrong(
-                    decoded_of(results[piece_name(self.denoiser, name, order)]), there.solutions.astype(np.int64)
-                )
-                for order in self.orders
-            }
-            blanks = (there.puzzles == 0).sum(1)
-            tables.append(self._table(there.source, first, blanks))
-            places = {order: (at / np.maximum(blanks, 1))[at >= 0].tolist() for order, at in first.items()}
-            figures[f"failures-{nth}"] = drawing.histograms(places, len(there))
-        return Findings(tables, figures)
+class Failures(DecodingStudy):
+    def findings(self, results: Results) -> Findings:
+        tables, plots = [], {}
+        for nth, (name, problems) in enumerate(self.problems.items(), 1):
+            task = problems.load()
+            solutions, blanks = task.solutions.astype(np.int64), (task.puzzles == 0).sum(1)
+            decodings = self.decodings(results, name)
+            first = {label(scheduler): first_wrong(found, solutions) for scheduler, found in decodings.items()}
+            tables.append(self._table(task.source, first, blanks))
+            places = {name: (at / np.maximum(blanks, 1))[at >= 0].tolist() for name, at in first.items()}
+            plots[f"failures-{nth}"] = figures.histograms(places, len(task))
+        return Findings(tables, plots)
 
     def _table(self, source: str, found: Mapping[str, Int[np.ndarray, "N"]], blanks: Int[np.ndarray, "N"]) -> Table:
         rows = []
-        for order, first in found.items():
+        for name, first in found.items():
             fails = first >= 0
             n, at, left = int(fails.sum()), first[fails], (blanks - first)[fails]
-            quartiles = np.quantile(at / blanks[fails], [0.25, 0.5, 0.75]) if n else np.full(3, np.nan)
+            quartiles = 100 * np.quantile(at / blanks[fails], [0.5, 0.25, 0.75]) if n else ()
             rows.append(
-                [
-                    order,
-                    _share(n, len(first)),
-                    "" if not n else "{:.0f} % [{:.0f}, {:.0f}]".format(*(100 * quartiles[[1, 0, 2]])),
-                    "" if not n else f"{np.median(at) + 1:.0f}",
-                    _share(int((at < ENDS).sum()), n),
-                    _share(int((left <= ENDS).sum()), n),
-                ]
+                {
+                    "scheduler": name,
+                    "fails, %": _share(n, len(first)),
+                    "place in the order, median [quartiles]": "{:.0f} % [{:.0f}, {:.0f}]".format(*quartiles)
+                    if n
+                    else "",
+                    "step, median": f"{np.median(at) + 1:.0f}" if n else "",
+                    f"in the first {ENDS} reveals, %": _share(int((at < ENDS).sum()), n),
+                    f"in the last {ENDS}, %": _share(int((left <= ENDS).sum()), n),
+                }
             )
-        columns = [
-            "order",
-            "fails, %",
-            "place in the order, median [quartiles]",
-            "step, median",
-            f"in the first {ENDS} reveals, %",
-            f"in the last {ENDS}, %",
-        ]
         title = f"the first wrong reveal, {self.denoiser} on {source}, n = {len(blanks):,}, seed {self.seed}"
         note = (
             "The last two columns are shares of the failures, with Wilson's interval. The paper shows histograms without numbers: "
             "a random order fails early, heuristics in the last steps."
         )
-        return Table(title, columns, rows, note)
+        return Table.of(title, rows, note)
 
 
 def _share(count: int, n: int) -> str:
-    if n == 0:
-        return ""
-    low, high = wilson(count, n)
-    return f"{100 * count / n:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    return percent_interval(*count_limits(count, n)) if n else ""

@@ -7,22 +7,23 @@ included. "Not yet" is a cell that no technique places: the order reveals it bef
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from unmask.evaluation.statistics import Interval, mean_interval, wilson
-from unmask.report.terminal.tables import percent
+from unmask.evaluation.statistics import Interval, mean_interval
+from unmask.report.numbers import percent_interval
 from unmask.tasks.sudoku.grid import grid
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes
-from unmask_studies.sets import Decoded, Sets, decoded_of, decodings, piece_name
-from unmask_studies.study import Findings, Piece, Table
+from unmask_studies import figures
+from unmask_studies.sets import Decoded
+from unmask_studies.study import Findings, Results
 from unmask_studies.sudoku.failures import first_wrong
-from unmask_studies.sudoku.orders import label
+from unmask_studies.sudoku.grids import DecodingStudy
+from unmask_studies.tables import Table, TableRow, count_limits, label
 
 KINDS = ("naked single", "hidden single", "harder", "not yet")
 
@@ -39,74 +40,56 @@ def reveal_classes(
 
 
 @dataclass(frozen=True)
-class HeatMap:
-    """``case`` is the puzzle that is drawn; None takes the first that ``baseline`` fails and the last of the orders solves."""
+class HeatMap(DecodingStudy):
+    """``case`` is the puzzle to draw; None takes the first that ``baseline`` fails and the last of the schedulers solves."""
 
-    minutes: float = 0.0
-    denoiser: str = "sudoku-9x9-imperfect"
-    orders: tuple[str, ...] = ("confidence", "expert", "sas")
-    baseline: str = "confidence"
-    sets: Sets = field(default_factory=Sets)
-    data: tuple[Path, ...] = ()
+    schedulers: tuple[str, ...] = ("confidence", "expert", "sas")
     case: int | None = None
-    seed: int = 0
 
-    def pieces(self, folder: Path) -> list[Piece]:
-        return decodings(self.denoiser, self.orders, self.sets.named(self.data), self.seed)
+    def findings(self, results: Results) -> Findings:
+        tables, plots = [], {}
+        for nth, (name, problems) in enumerate(self.problems.items(), 1):
+            task, found = problems.load(), self.decodings(results, name)
+            tables.append(self._table(task, found))
+            plots |= {f"{key}-{nth}": plot for key, plot in self._plots(task, found).items()}
+        return Findings(tables, plots)
 
-    def findings(self, results: Mapping[str, Any]) -> Findings:
-        tables, figures = [], {}
-        for nth, (name, problems) in enumerate(self.sets.named(self.data).items(), 1):
-            there = problems()
-            found = {order: decoded_of(results[piece_name(self.denoiser, name, order)]) for order in self.orders}
-            tables.append(self._table(there, found))
-            figures |= {f"{key}-{nth}": drawn for key, drawn in self._figures(there, found).items()}
-        return Findings(tables, figures)
-
-    def _figures(self, problems: SudokuTask, found: Mapping[str, Decoded]) -> dict[str, Any]:
-        from unmask_studies import figures as drawing
-
+    def _plots(self, problems: SudokuTask, found: Mapping[str, Decoded]) -> dict[str, Any]:
         shape = grid(problems.size)
         box = (shape.box_rows, shape.box_cols)
-        case = self._telling(problems, found) if self.case is None else self.case
+        case = self._find_case(problems, found) if self.case is None else self.case
         if not 0 <= case < len(problems):
             raise ValueError(f"case must be a puzzle from 0 to {len(problems) - 1}, got {case}")
         truth = problems.solutions[case].astype(np.int64)
-        one = {label(order): (places(some)[case], some.tokens[case], truth) for order, some in found.items()}
-        mean = {label(order): (mean_place(some), None, None) for order, some in found.items()}
-        return {"board": drawing.boards(one, box), "mean": drawing.boards(mean, box)}
+        one = {label(name): (places(some)[case], some.tokens[case], truth) for name, some in found.items()}
+        mean = {label(name): (mean_place(some), None, None) for name, some in found.items()}
+        return {"board": figures.boards(one, box), "mean": figures.boards(mean, box)}
 
-    def _telling(self, problems: SudokuTask, found: Mapping[str, Decoded]) -> int:
+    def _find_case(self, problems: SudokuTask, found: Mapping[str, Decoded]) -> int:
         truth = problems.solutions.astype(np.int64)
-        last = found[self.orders[-1]]
+        last = found[self.schedulers[-1]]
         base = found.get(self.baseline, last)
-        only = (first_wrong(base, truth) >= 0) & (first_wrong(last, truth) < 0)
-        return int(only.argmax())
+        return int(((first_wrong(base, truth) >= 0) & (first_wrong(last, truth) < 0)).argmax())
 
     def _table(self, problems: SudokuTask, found: Mapping[str, Decoded]) -> Table:
         begins = (cell_classes(problems.puzzles) == 0).any(1)
-        rows = []
-        for order, some in found.items():
+        rows: list[TableRow] = []
+        for scheduler, some in found.items():
             kinds = [
                 reveal_classes(puzzle, tokens, cells[cells >= 0])
                 for puzzle, tokens, cells in zip(problems.puzzles, some.tokens, some.order, strict=True)
             ]
             naked = sum(1 for kind, begin in zip(kinds, begins, strict=True) if begin and kind[0] == 0)
             shares = np.array([[kind.count(nth) / max(1, len(kind)) for nth in range(len(KINDS))] for kind in kinds])
-            rows.append(
-                [
-                    label(order),
-                    percent(naked / begins.sum(), *wilson(naked, int(begins.sum()))) if begins.any() else "",
-                    *(_limits(mean_interval(column)) for column in shares.T),
-                ]
-            )
-        columns = ["order", "first reveal is a naked single, %", *(f"{kind}, % of reveals" for kind in KINDS)]
+            first = percent_interval(*count_limits(naked, int(begins.sum()))) if begins.any() else ""
+            columns = {f"{kind}, % of reveals": _mean(share) for kind, share in zip(KINDS, shares.T, strict=True)}
+            rows.append({"scheduler": label(scheduler), "first reveal is a naked single, %": first, **columns})
         title = f"what is revealed when, {self.denoiser} on {problems.source}, n = {len(problems):,}, seed {self.seed}"
         note = (
             f"The first column is over the {begins.sum():,} puzzles that begin with a naked single (the paper shows one such "
             "puzzle). Harder: placed by pairs, triples, locked candidates, wings or rectangles. Not yet: by no technique here."
         )
-        return Table(title, columns, rows, note)
+        return Table.of(title, rows, note)
 
 
 def places(found: Decoded) -> Float[np.ndarray, "N L"]:
@@ -122,5 +105,6 @@ def mean_place(found: Decoded) -> Float[np.ndarray, "L"]:
     return np.where(known > 0, np.nansum(place, axis=0) / np.maximum(known, 1), np.nan)
 
 
-def _limits(interval: Interval) -> str:
-    return f"{100 * interval.mean:.1f} [{100 * max(0.0, interval.low):.1f}, {100 * min(1.0, interval.high):.1f}]"
+def _mean(shares: Float[np.ndarray, "N"]) -> str:
+    found: Interval = mean_interval(shares)
+    return percent_interval(found.mean, max(0.0, found.low), min(1.0, found.high))

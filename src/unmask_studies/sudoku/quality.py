@@ -1,128 +1,96 @@
-"""Where the order matters, and where it stops: what a learned order gains on denoisers from barely trained to nearly perfect.
+"""Where the order matters, and where it stops: what a learned policy gains on denoisers from barely trained to nearly perfect.
 
-The denoisers differ only in how long they were trained. For each, an order is learned from the same short preset.
+The denoisers differ only in how long they were trained. For each, a policy is trained from the same short preset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from unmask.evaluation.evaluate import Report
-from unmask.report.terminal.tables import percent
-from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
-from unmask.training.denoiser.pretrain import Pretrain, pretrain
-from unmask_studies.sets import Sets, denoiser_named, evaluated, joined
-from unmask_studies.study import Cell, Findings, Piece, Table
-from unmask_studies.sudoku.orders import against, label
-from unmask_studies.trained import history, recipe, trained
+from unmask_studies import figures
+from unmask_studies.reports import evaluate_scheduler, get_denoiser, join_reports
+from unmask_studies.sets import Sets
+from unmask_studies.study import Findings, GridStudy, Key, Results, require_baseline
+from unmask_studies.tables import LEARNED, Table, TableRow, against_baseline, label, limits, solved
+from unmask_studies.training_runs import ensure_run, load_pretraining, load_recipe, read_history
 
-LEARNED = "learned"
+TRAINED = ("denoiser", "policy")
 
 
 @dataclass(frozen=True)
-class Quality:
-    """A denoiser of ``denoiser_preset`` for each number of ``samples``, an order of ``order_preset`` for each denoiser."""
+class Quality(GridStudy):
+    """A denoiser of ``denoiser_preset`` for each number of ``samples``, a policy of ``policy_preset`` for each denoiser."""
 
-    minutes: float = 0.0
     denoiser_preset: str = "sudoku-9x9-imperfect"
     samples: tuple[int, ...] = (3200, 5120, 7040, 12800, 64000)
-    order_preset: str = "demo"
-    order_steps: int | None = None
+    policy_preset: str = "demo"
+    policy_steps: int | None = None
     validate: int | None = None
-    orders: tuple[str, ...] = ("left_to_right", "confidence", "margin", "expert", "gt_logp")
+    schedulers: tuple[str, ...] = ("left_to_right", "confidence", "margin", "expert", "gt_logp")
     baseline: str = "confidence"
     sets: Sets = field(default_factory=lambda: Sets(generated=500))
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.baseline not in self.orders:
-            raise ValueError(f"the baseline {self.baseline!r} is not among the orders: {', '.join(self.orders)}")
+        require_baseline(self.baseline, self.schedulers)
         if not self.samples or list(self.samples) != sorted(set(self.samples)):
             raise ValueError(f"samples must be different numbers, the fewest first, got {self.samples}")
 
-    def pieces(self, folder: Path) -> list[Piece]:
-        problems = next(iter(self.sets.named().values()))
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return (*self.schedulers, LEARNED)
 
-        def train_denoiser(samples: int) -> Mapping[str, Any]:
-            place = _denoiser(folder, samples)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if not (place / "denoiser" / "model.safetensors").exists():
-                config = load_preset(self.denoiser_preset, Pretrain, "pretrain")
-                config = replace(config, training=replace(config.training, samples=samples))
-                for _ in pretrain(config, place, resume=True):
-                    pass
+    def grid(self) -> list[Key]:
+        self.sets.by_name()
+        return [(samples, what) for samples in self.samples for what in (*TRAINED, *self.rows)]
+
+    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+        samples, what = key
+        denoiser, policy = f"denoiser-{samples}", f"policy-{samples}"
+        place = str(folder / "runs" / denoiser)
+        if what == "denoiser":
+            ensure_run(denoiser, load_pretraining(self.denoiser_preset, int(str(samples))), folder)
             return {"samples": samples}
+        if what == "policy":
+            config = load_recipe(self.policy_preset, None, self.policy_steps, place, self.validate)
+            return read_history(ensure_run(policy, config, folder))
+        name = str(folder / "runs" / policy) if what == LEARNED else str(what)
+        scheduler = (str(what), load_scheduler(name, get_denoiser(place), place))
+        return evaluate_scheduler(self.sets.load(), place, scheduler, self.seed)
 
-        def learn_order(samples: int) -> Mapping[str, Any]:
-            denoiser = str(_denoiser(folder, samples))
-            config = recipe(self.order_preset, steps=self.order_steps, denoiser=denoiser, validate=self.validate)
-            return history(trained(f"order-{samples}", config, None, folder))
-
-        @cache
-        def order_of(samples: int) -> Any:
-            place = folder / "runs" / f"order-{samples}"
-            return load_scheduler(str(place), denoiser_named(str(_denoiser(folder, samples))))
-
-        def measure(samples: int, order: str) -> Mapping[str, Any]:
-            name = str(_denoiser(folder, samples))
-            scheduler = order_of(samples) if order == LEARNED else load_scheduler(order, denoiser_named(name), name)
-            return evaluated(problems(), name, order, scheduler, self.seed)
-
-        pieces = []
+    def findings(self, results: Results) -> Findings:
+        reports = {}
         for samples in self.samples:
-            pieces.append(Piece(f"denoiser of {samples} samples", lambda s=samples: train_denoiser(s)))
-            pieces.append(Piece(f"order for {samples} samples", lambda s=samples: learn_order(s)))
-            for order in (*self.orders, LEARNED):
-                pieces.append(Piece(f"{samples} samples: {order}", lambda s=samples, o=order: measure(s, o)))
-        return pieces
-
-    def findings(self, results: Mapping[str, Any]) -> Findings:
-        reports = {
-            samples: replace(
-                joined([results[f"{samples} samples: {order}"] for order in (*self.orders, LEARNED)], self.baseline),
-                denoiser=f"{self.denoiser_preset}, {samples:,} samples",
-            )
-            for samples in self.samples
-        }
+            report = join_reports([results[samples, row] for row in self.rows], self.baseline)
+            reports[samples] = replace(report, denoiser=f"{self.denoiser_preset}, {samples:,} samples")
         return Findings([self._table(reports)], {"quality": self._figure(reports)}, list(reports.values()))
 
     def _table(self, reports: Mapping[int, Report]) -> Table:
-        names = [label(order) for order in (*self.orders, LEARNED)]
-        rows: list[list[Cell | str]] = []
+        rows: list[TableRow] = []
         for samples, report in reports.items():
-            solved = [percent(row.exact, row.exact_low, row.exact_high) for row in report.rows]
-            rows.append([f"{samples:,}", *solved, against(report.row(LEARNED))])
+            shares = {f"{label(row.scheduler)}, solved %": solved(row) for row in report.rows}
+            gain = against_baseline(report.row(LEARNED))
+            rows.append({"boards trained on": f"{samples:,}", **shares, f"learned against {self.baseline}": gain})
         one = next(iter(reports.values()))
-        columns = ["boards trained on", *(f"{name}, solved %" for name in names), f"learned against {self.baseline}"]
         title = f"{self.denoiser_preset} trained for so long, on {one.source}, n = {one.n:,}, seed {one.seed}"
         note = (
-            f"Each order is learned by the preset {self.order_preset}. Bold: the paired interval leaves out 0. The paper has no "
+            f"Each policy is trained by the preset {self.policy_preset}. Bold: the paired interval excludes 0. The paper has no "
             "such table; its remark that a perfect denoiser makes the order irrelevant is the last row's limit."
         )
-        return Table(title, columns, rows, note)
+        return Table.of(title, rows, note)
 
     def _figure(self, reports: Mapping[int, Report]) -> Any:
-        from unmask_studies import figures as drawing
-
-        solved, gain = {}, []
-        for order in (*self.orders, LEARNED):
-            solved[label(order)] = [
-                drawing.share(f"{samples:,}", (row.exact, row.exact_low, row.exact_high))
-                for samples, row in ((samples, report.row(order)) for samples, report in reports.items())
-            ]
-        for samples, report in reports.items():
-            v = report.row(LEARNED).versus
-            assert v is not None
-            gain.append(drawing.share(f"{samples:,}", (v.difference, v.low, v.high)))
-        difference = f"gain of the learned order over {self.baseline}"
-        panels = {"solved": solved, difference: {LEARNED: gain}}
-        return drawing.lines(panels, "boards the denoiser was trained on", ["solved, %", "points"], [difference])
-
-
-def _denoiser(folder: Path, samples: int) -> Path:
-    return folder / "runs" / f"denoiser-{samples}"
+        shares = {
+            label(name): [figures.share(f"{n:,}", limits(report.row(name))) for n, report in reports.items()]
+            for name in self.rows
+        }
+        gains = {n: report.row(LEARNED).versus for n, report in reports.items()}
+        gain = [figures.share(f"{n:,}", (v.difference, v.low, v.high)) for n, v in gains.items() if v is not None]
+        difference = f"gain of the learned policy over {self.baseline}"
+        panels = {"solved": shares, difference: {LEARNED: gain}}
+        return figures.lines(panels, "boards the denoiser was trained on", ["solved, %", "points"], [difference])

@@ -12,7 +12,7 @@ expectation is 0. ``n`` moves of one puzzle, ``N`` puzzles, ``L`` cells.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from unmask.evaluation.statistics import mean_interval, paired_bootstrap, wilson
+from unmask.evaluation.statistics import mean_interval, paired_bootstrap
+from unmask.report.numbers import interval, number
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes, expert_order
-from unmask_studies import paper_numbers as paper
-from unmask_studies.sets import Sets, decoded_of, decodings, piece_name
-from unmask_studies.study import Cell, Findings, Piece, Table
-from unmask_studies.sudoku.orders import label
+from unmask_studies import figures, paper_numbers
+from unmask_studies.study import Findings, Key, Results
+from unmask_studies.sudoku.grids import DecodingStudy
+from unmask_studies.tables import Table, TableRow, count_limits, gap, label, spread
 
 READINGS = ("literal", "hierarchy")
 NULL = "null: shuffled cells"
+Taus = Float[np.ndarray, "N"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def taus(problems: SudokuTask, ranks: Int[np.ndarray, "N L"]) -> dict[str, list[
     return {name: [tau_eq(rank, pairs.order, getattr(pairs, name)) for rank, pairs in found] for name in READINGS}
 
 
-def shuffled(problems: SudokuTask, draws: int, seed: int) -> dict[str, list[list[float]]]:
+def shuffle_cells(problems: SudokuTask, draws: int, seed: int) -> dict[str, list[list[float]]]:
     """The null: ``draws`` uniformly random orders of every puzzle."""
     rng = np.random.default_rng(seed)
     out: dict[str, list[list[float]]] = {name: [] for name in READINGS}
@@ -88,111 +90,78 @@ def shuffled(problems: SudokuTask, draws: int, seed: int) -> dict[str, list[list
 
 
 @dataclass(frozen=True)
-class Tau:
+class Tau(DecodingStudy):
     """``draws`` random orders per puzzle for the null."""
 
-    minutes: float = 0.0
-    denoiser: str = "sudoku-9x9-imperfect"
-    orders: tuple[str, ...] = ("random", "left_to_right", "confidence", "margin", "entropy", "sas")
-    baseline: str = "confidence"
-    sets: Sets = field(default_factory=Sets)
-    data: tuple[Path, ...] = ()
+    schedulers: tuple[str, ...] = ("random", "left_to_right", "confidence", "margin", "entropy", "sas")
     draws: int = 20
-    seed: int = 0
 
-    def pieces(self, folder: Path) -> list[Piece]:
-        def chance(problems: SudokuTask) -> Mapping[str, Any]:
-            found = {name: np.array(values) for name, values in shuffled(problems, self.draws, self.seed).items()}
-            return {name: _summary(values.ravel()) for name, values in found.items()}
+    def grid(self) -> list[Key]:
+        return super().grid() + [("null", name) for name in self.problems]
 
-        sets = self.sets.named(self.data)
-        nulls = [Piece(f"{name}: {NULL}", lambda p=problems: chance(p())) for name, problems in sets.items()]
-        return decodings(self.denoiser, self.orders, sets, self.seed) + nulls
+    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+        if key[0] != "null":
+            return super().measure(key, folder)
+        drawn = shuffle_cells(self.problems[str(key[1])].load(), self.draws, self.seed)
+        return {reading: _summary(np.array(values).ravel()) for reading, values in drawn.items()}
 
-    def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+    def identity(self, key: Key) -> Mapping[str, Any] | None:
+        return None if key[0] == "null" else super().identity(key)
 
+    def findings(self, results: Results) -> Findings:
         tables, panels = [], {}
-        for name, problems in self.sets.named(self.data).items():
-            there = problems()
-            values = {
-                order: taus(there, decoded_of(results[piece_name(self.denoiser, name, order)]).ranks())
-                for order in self.orders
-            }
+        for name, problems in self.problems.items():
+            task = problems.load()
+            values = {key: taus(task, found.ranks()) for key, found in self.decodings(results, name).items()}
             for reading in READINGS:
-                chance = results[f"{name}: {NULL}"][reading]
-                one = {order: np.array(found[reading]) for order, found in values.items()}
-                table, points = self._reading(there.source, reading, one, chance)
-                tables.append(table)
-                panels[f"{name}, {reading}"] = [drawing.Point(*point) for point in points]
-        return Findings(tables, {"tau": drawing.intervals(panels, "mean τ_eq", zero=True)})
+                one = {scheduler: np.array(found[reading]) for scheduler, found in values.items()}
+                tables.append(self._table(task.source, reading, one, results["null", name][reading]))
+                panels[f"{name}, {reading}"] = [_point(scheduler, tau) for scheduler, tau in one.items()]
+        return Findings(tables, {"tau": figures.intervals(panels, "mean τ_eq", zero=True)})
 
-    def _reading(
-        self, source: str, reading: str, values: Mapping[str, Float[np.ndarray, "N"]], chance: Mapping[str, float]
-    ) -> tuple[Table, list[tuple[Any, ...]]]:
-        defined = ~np.isnan(next(iter(values.values())))
-        n, total = int(defined.sum()), len(defined)
-        rows: list[list[Cell | str]] = []
-        points: list[tuple[Any, ...]] = []
-        base = values.get(self.baseline)
-        for order, tau in values.items():
-            interval = mean_interval(tau[defined])
-            versus = Cell("")
-            if base is not None and order != self.baseline and n:
-                v = paired_bootstrap(tau[defined], base[defined])
-                versus = Cell(_minus(f"{v.mean:+.3f} [{v.low:+.3f}, {v.high:+.3f}]"), v.low > 0 or v.high < 0)
-            said = paper.TAU.get(order)
+    def _table(self, source: str, reading: str, values: Mapping[str, Taus], chance: Mapping[str, float]) -> Table:
+        total = len(next(iter(values.values())))
+        known = {scheduler: _defined(tau) for scheduler, tau in values.items()}
+        n = len(next(iter(known.values())))
+        base = known.get(self.baseline)
+        rows: list[TableRow] = []
+        for scheduler, tau in known.items():
+            compared = base is not None and scheduler != self.baseline and n > 0
+            paper = paper_numbers.TAU.get(scheduler)
             rows.append(
-                [
-                    label(order),
-                    _minus(f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]") if n else "",
-                    versus,
-                    _share(int((tau[defined] > 0).sum()), n),
-                    _share(int((tau[defined] > 0.5).sum()), n),
-                    _minus(f"{said[0]:.3f}; {said[1]:.2f}; {said[2]:.2f}") if said else "",
-                ]
+                {
+                    "scheduler": label(scheduler),
+                    "mean τ_eq": spread(mean_interval(tau), 3) if n else "",
+                    f"against {self.baseline}, paired": gap(paired_bootstrap(tau, base), 3) if compared else "",
+                    "share > 0": _share(tau > 0),
+                    "share > 0.5": _share(tau > 0.5),
+                    "paper: the three": f"{number(paper[0], 3)}; {paper[1]:.2f}; {paper[2]:.2f}" if paper else "",
+                }
             )
-            points.append((label(order), interval.mean, interval.low, interval.high, False, said[0] if said else None))
-        rows.append(
-            [
-                NULL,
-                _minus(f"{chance['mean']:.3f}"),
-                "",
-                f"{chance['above 0']:.2f}",
-                f"{chance['above 0.5']:.2f}",
-                "",
-            ]
-        )
-        columns = [
-            "order",
-            "mean τ_eq",
-            f"against {self.baseline}, in pairs",
-            "share > 0",
-            "share > 0.5",
-            "paper: the three",
-        ]
-        title = (
-            f"{reading} reading, {self.denoiser} on {source}, defined on {n:,} of {total:,} puzzles, seed {self.seed}"
-        )
-        note = f"The null is {self.draws} random orders of each puzzle. Bold: the paired interval leaves out 0."
-        return Table(title, columns, rows, note), points
+        null = [number(chance["mean"], 3), "", f"{chance['above 0']:.2f}", f"{chance['above 0.5']:.2f}", ""]
+        rows.append(dict(zip(rows[0], (NULL, *null), strict=True)))
+        where = f"{self.denoiser} on {source}, defined on {n:,} of {total:,} puzzles, seed {self.seed}"
+        note = f"The null is {self.draws} random orders of each puzzle. Bold: the paired interval excludes 0."
+        return Table.of(f"{reading} reading, {where}", rows, note)
 
 
-def _summary(values: Any) -> dict[str, float]:
-    known = values[~np.isnan(values)]
+def _defined(tau: Taus) -> Taus:
+    """Where a pair counts is the same for every scheduler."""
+    return tau[~np.isnan(tau)]
+
+
+def _point(scheduler: str, tau: Taus) -> figures.Point:
+    found, paper = mean_interval(_defined(tau)), paper_numbers.TAU.get(scheduler)
+    return figures.Point(label(scheduler), found.mean, found.low, found.high, paper=paper[0] if paper else None)
+
+
+def _summary(values: Taus) -> dict[str, float]:
+    known = _defined(values)
     if not len(known):
         return {"mean": 0.0, "above 0": 0.0, "above 0.5": 0.0}
-    return {
-        "mean": float(known.mean()),
-        "above 0": float((known > 0).mean()),
-        "above 0.5": float((known > 0.5).mean()),
-    }
+    above = {f"above {limit:g}": float((known > limit).mean()) for limit in (0, 0.5)}
+    return {"mean": float(known.mean()), **above}
 
 
-def _share(count: int, n: int) -> str:
-    low, high = wilson(count, n)
-    return f"{count / n:.2f} [{low:.2f}, {high:.2f}]" if n else ""
-
-
-def _minus(text: str) -> str:
-    return text.replace("-", "−")
+def _share(above: Bool[np.ndarray, "n"]) -> str:
+    return interval(*count_limits(int(above.sum()), len(above))) if len(above) else ""

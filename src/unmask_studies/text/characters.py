@@ -1,13 +1,13 @@
 """Open text: how likely a model of characters finds passages it has never seen, along different orders.
 
-The exact −log p(x | σ) of each order's own path, in bits per character; for an order drawn at random, one draw of an upper
-bound. Left to right is how the text was written. The order is learned twice: from confidence, and from the teacher's order.
+The exact −log p(x | σ) of each scheduler's own order σ, in bits per character; for a random order, one draw of an upper bound. Left
+to right is how the text was written. The policy is trained twice: from confidence, and from a teacher's order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas, Scheduler
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.runs.run import Run
@@ -28,18 +29,18 @@ from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import fitted
 from unmask.training.policy.trainer import train_policy
-from unmask_studies.sets import BATCH, denoiser_named
-from unmask_studies.study import Cell, Findings, Piece, Table
-from unmask_studies.sudoku.orders import label
-from unmask_studies.text.ground import LEARNED
-from unmask_studies.trained import finished, history
+from unmask_studies import figures
+from unmask_studies.reports import BATCH, get_denoiser
+from unmask_studies.study import Findings, GridStudy, Key, Results, require_baseline
+from unmask_studies.tables import LEARNED, Cell, Table, TableRow, gap, label, spread
+from unmask_studies.training_runs import is_finished, read_history
 
 STATISTICS = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
 
 
 @dataclass(frozen=True)
-class DenoiserRun:
-    """What the run of the study's denoiser is made of."""
+class DenoiserConfig:
+    """The configuration of the run of the study's denoiser."""
 
     model: TransformerConfig
     data: Passages
@@ -47,8 +48,8 @@ class DenoiserRun:
 
 
 @dataclass(frozen=True)
-class OrderRun:
-    """The same of its order."""
+class PolicyRunConfig:
+    """The same of a policy."""
 
     denoiser: str
     policy: PolicyConfig
@@ -57,14 +58,13 @@ class OrderRun:
 
 
 @dataclass(frozen=True)
-class Characters:
-    """``passages`` of the text of ``data``; a denoiser of ``width`` and ``layers``, orders learned for it, and ``orders``.
+class Characters(GridStudy):
+    """``passages`` of the text of ``data``; a denoiser of ``width`` and ``layers``, policies trained for it, and ``schedulers``.
 
-    ``order_training`` is for the order that begins with its ``warm_start`` from a teacher; the one that begins as confidence needs
-    none, and has everything else from it.
+    ``policy_training`` is for the policy that begins with its ``warm_start`` from a teacher; the one that begins as confidence has
+    none, but all other options from it.
     """
 
-    minutes: float = 0.0
     data: tuple[Path, ...] = ()
     given: int = 16
     length: int = 48
@@ -72,79 +72,84 @@ class Characters:
     width: int = 96
     layers: int = 4
     denoiser_training: MaskedTraining = field(default_factory=lambda: MaskedTraining(samples=100_000))
-    order_training: PolicyTraining = field(
+    policy_training: PolicyTraining = field(
         default_factory=lambda: PolicyTraining(
             advantage="reward_to_go", group=8, select="nll", teacher="left_to_right", warm_start=6
         )
     )
-    orders: tuple[str, ...] = ("random", "left_to_right", "right_to_left", "confidence", "margin", "entropy")
+    schedulers: tuple[str, ...] = ("random", "left_to_right", "right_to_left", "confidence", "margin", "entropy")
     baseline: str = "left_to_right"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.baseline not in self.orders:
-            raise ValueError(f"the baseline {self.baseline!r} is not among the orders: {', '.join(self.orders)}")
-        if self.order_training.select != "nll":
-            raise ValueError("nothing is right or wrong in open text: order_training.select must be 'nll'")
-        if self.order_training.behaviour == "teacher" or self.order_training.objective == "imitation":
-            raise ValueError("the teacher of order_training is for its warm start alone")
-        if self.order_training.teacher == "confidence":
-            raise ValueError("an order begins as confidence without a teacher: name another one, or none")
+        require_baseline(self.baseline, self.schedulers)
+        if self.policy_training.select != "nll":
+            raise ValueError("nothing is right or wrong in open text: policy_training.select must be 'nll'")
+        if self.policy_training.behaviour == "teacher" or self.policy_training.objective == "imitation":
+            raise ValueError("the teacher of policy_training is for its warm start alone")
+        if self.policy_training.teacher == "confidence":
+            raise ValueError("a policy begins as confidence without a teacher: name another one, or none")
 
-    def pieces(self, folder: Path) -> list[Piece]:
+    @property
+    def learned(self) -> dict[str, PolicyTraining]:
+        """The policies that are trained: from confidence and, if there is one, from the teacher."""
+        training = self.policy_training
+        plain = replace(training, teacher="", warm_start=0)
+        taught = {f"{LEARNED} from {label(training.teacher)}": training} if training.teacher else {}
+        return {f"{LEARNED} from confidence": plain, **taught}
+
+    @property
+    def source(self) -> Passages:
         if len(self.data) != 1:
             raise ValueError(f"expected one plain text file: name it with --data, got {len(self.data)}")
-        source = Passages(str(self.data[0]), self.given, self.length, self.seed)
-        source.part("test")
-        place = folder / "runs" / "denoiser"
+        return Passages(str(self.data[0]), self.given, self.length, self.seed)
 
-        def measure(scheduler: str) -> Mapping[str, Any]:
-            denoiser = denoiser_named(str(place))
-            return priced(
-                denoiser, load_scheduler(scheduler, denoiser), source.held_out("test", self.passages), self.seed
-            )
+    def axes(self) -> Sequence[Iterable[str]]:
+        return ["bits"], (*self.schedulers, *self.learned)
 
-        pieces = [Piece("the denoiser", lambda: self._train_denoiser(source, place))]
-        where = {order: order for order in self.orders}
-        for order, training in self._learned().items():
-            run = folder / "runs" / order.replace(" ", "-")
-            where[order] = str(run)
-            pieces.append(Piece(f"the order {order}", lambda t=training, r=run: self._train_order(source, place, r, t)))
-        return pieces + [Piece(order, lambda s=name: measure(s)) for order, name in where.items()]
+    def grid(self) -> list[Key]:
+        self.source.part("test")
+        return [("train", "denoiser"), *(("train", name) for name in self.learned), *super().grid()]
 
-    def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+        what, name = map(str, key)
+        denoiser, place = folder / "runs" / "denoiser", folder / "runs" / name.replace(" ", "-")
+        if what == "train":
+            place.parent.mkdir(parents=True, exist_ok=True)
+            return self._train_denoiser(place) if name == "denoiser" else self._train_policy(name, denoiser, place)
+        model = get_denoiser(str(denoiser))
+        scheduler = load_scheduler(str(place) if name in self.learned else name, model)
+        return measure_bits(model, scheduler, self.source.held_out("test", self.passages), self.seed)
 
-        bits = {order: np.array(results[order]["bits"]) for order in (*self.orders, *self._learned())}
-        least = min(bits, key=lambda order: bits[order].mean())
-        alone = all(paired_bootstrap(bits[least], other).high < 0 for order, other in bits.items() if order != least)
-        rows: list[list[Cell | str]] = []
+    def findings(self, results: Results) -> Findings:
+        bits = {str(name): np.array(results[what, name]["bits"]) for what, name in self.points()}
+        least = min(bits, key=lambda name: bits[name].mean())
+        ahead = all(paired_bootstrap(bits[least], other).high < 0 for name, other in bits.items() if name != least)
+        rows: list[TableRow] = []
         points = []
-        for order, values in bits.items():
-            mean, gap = mean_interval(values), paired_bootstrap(values, bits[self.baseline])
-            text = f"{gap.mean:+.4f} [{gap.low:+.4f}, {gap.high:+.4f}]".replace("-", "−")
-            strong = order == least and alone
+        for name, values in bits.items():
+            mean, strong = mean_interval(values), name == least and ahead
+            difference = "" if name == self.baseline else gap(paired_bootstrap(values, bits[self.baseline]), 4)
             rows.append(
-                [
-                    label(order),
-                    Cell(f"{mean.mean:.4f} [{mean.low:.4f}, {mean.high:.4f}]", strong),
-                    "" if order == self.baseline else Cell(text, gap.low > 0 or gap.high < 0),
-                    f"{results[order]['calls'] / len(values):.1f}",
-                ]
+                {
+                    "scheduler": label(name),
+                    "bits per character": Cell(spread(mean, 4), strong),
+                    f"against {label(self.baseline)}, paired": difference,
+                    "calls": f"{results['bits', name]['calls'] / len(values):.1f}",
+                }
             )
-            points.append(drawing.Point(label(order), mean.mean, mean.low, mean.high, strong))
-        columns = ["order", "bits per character", f"against {label(self.baseline)}, in pairs", "calls"]
+            points.append(figures.Point(label(name), mean.mean, mean.low, mean.high, strong))
         file, n = self.data[0].name, len(bits[self.baseline])
         title = f"{file}: {self.length} hidden characters after {self.given}, n = {n:,} test passages, seed {self.seed}"
         note = (
-            "−log₂ p(x | σ) per character along the order's own path: the fewer the better. Bold: below every other order, or "
-            "different from the baseline, the paired 95 % interval leaving out 0. One training seed."
+            "−log₂ p(x | σ) per character along the scheduler's own order: the fewer the better. Bold: below every other "
+            "scheduler, or different from the baseline, the paired 95 % interval excluding 0. One training seed."
         )
-        figure = drawing.intervals({file: points}, "bits per character")
-        return Findings([Table(title, columns, rows, note)], {"characters": figure})
+        figure = figures.intervals({file: points}, "bits per character")
+        return Findings([Table.of(title, rows, note)], {"characters": figure})
 
-    def _train_denoiser(self, source: Passages, place: Path) -> Mapping[str, Any]:
-        if not finished(place, "denoiser"):
+    def _train_denoiser(self, place: Path) -> Mapping[str, Any]:
+        if not is_finished(place, "denoiser"):
             shape = TransformerConfig(
                 vocab_size=ALPHABET,
                 width=self.width,
@@ -152,54 +157,40 @@ class Characters:
                 n_heads=4,
                 ffn=2 * self.width,
                 mask_id=MASK,
-                max_length=source.width,
+                max_length=self.source.width,
                 positions="rotary",
             )
-            run = _run(place, DenoiserRun(shape, source, self.denoiser_training))
+            run = Run.create(place, DenoiserConfig(shape, self.source, self.denoiser_training), resume=True)
             with run.lock():
                 model = Transformer(shape).initialise(torch.Generator().manual_seed(self.seed))
-                for _ in train_masked(model, source, self.denoiser_training, run):
+                for _ in train_masked(model, self.source, self.denoiser_training, run):
                     pass
                 save_denoiser(model, place / "denoiser", dtype=torch.float16)
         return {"samples": self.denoiser_training.samples}
 
-    def _learned(self) -> dict[str, PolicyTraining]:
-        """The orders that are learned: from confidence and, if there is one, from the teacher's order."""
-        training = self.order_training
-        plain = replace(training, teacher="", warm_start=0)
-        taught = {f"{LEARNED} from {label(training.teacher)}": training} if training.teacher else {}
-        return {f"{LEARNED} from confidence": plain, **taught}
-
-    def _train_order(
-        self, source: Passages, denoiser: Path, place: Path, training: PolicyTraining
-    ) -> Mapping[str, Any]:
-        if not finished(place):
-            model = denoiser_named(str(denoiser))
+    def _train_policy(self, name: str, denoiser: Path, place: Path) -> Mapping[str, Any]:
+        if not is_finished(place):
+            training, model = self.learned[name], get_denoiser(str(denoiser))
             teacher = load_scheduler(training.teacher, model) if training.teacher else None
             shape = PolicyConfig(kind="mlp", width=32, features=STATISTICS, tokens=False, residual=teacher is None)
-            run = _run(place, OrderRun(str(denoiser), shape, source, training))
+            run = Run.create(place, PolicyRunConfig(str(denoiser), shape, self.source, training), resume=True)
             with run.lock():
                 torch.manual_seed(training.seed)
                 policy = OrderPolicy(fitted(shape, model, str(denoiser)))
-                held_out = source.held_out("validation", training.validate)
-                problems = replace(source, seed=self.seed + 1)
+                held_out = self.source.held_out("validation", training.validate)
+                problems = replace(self.source, seed=self.seed + 1)
                 for _ in train_policy(model, policy, problems, training, held_out, run, teacher=teacher):
                     pass
-        return history(place)
+        return read_history(place)
 
 
-def priced(denoiser: Any, scheduler: Scheduler, canvas: Canvas, seed: int) -> dict[str, Any]:
-    """Bits per hidden character of each passage, and the canvases that it took."""
+def measure_bits(denoiser: Any, scheduler: Scheduler, canvas: Canvas, seed: int) -> dict[str, Any]:
+    """Bits per hidden character of each passage, and the number of canvases through the denoiser."""
     bits: list[float] = []
     calls = 0
     for rows in torch.arange(len(canvas.tokens)).split(BATCH):
-        seeds = seed * 2**32 + rows
-        path = unmask(denoiser, scheduler, canvas.rows(rows).seeded(seeds), forced=True, record=False)
-        bits += (-path.total_logp.double() / path.reveals / math.log(2)).tolist()
-        calls += path.denoiser_calls
+        seeded = canvas.rows(rows).seeded(row_seeds(seed, rows.tolist()))
+        trajectory = unmask(denoiser, scheduler, seeded, forced=True, record=False)
+        bits += (-trajectory.total_logp.double() / trajectory.reveals / math.log(2)).tolist()
+        calls += trajectory.denoiser_calls
     return {"bits": bits, "calls": calls}
-
-
-def _run(place: Path, config: DenoiserRun | OrderRun) -> Run:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    return Run.create(place, config, resume=True)

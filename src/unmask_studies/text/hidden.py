@@ -2,85 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from unmask.decoding.options import Decoding
-from unmask.report.terminal.tables import percent
-from unmask_studies import paper_numbers as paper
-from unmask_studies.sets import ahead, joined
-from unmask_studies.study import Cell, Findings, Piece, Table
-from unmask_studies.sudoku.orders import BOLD, label
-from unmask_studies.text.ground import Ground, Texts, blocks_of, limits, points
+from unmask_studies import paper_numbers
+from unmask_studies.plots import plot_reports
+from unmask_studies.reports import find_leader, join_reports
+from unmask_studies.study import Findings, Results
+from unmask_studies.tables import BOLD, Cell, Table, TableRow, against, label, solved
+from unmask_studies.text.study import Models, TextStudy, block_sizes, name_blocks
 
 
 @dataclass(frozen=True)
-class Hidden:
+class Hidden(TextStudy):
     """``features`` and ``hidden`` are presets of ``unmask train`` for the ``task``; ``blocks`` are numbers of them."""
 
-    minutes: float = 0.0
     task: str = "arithmetic"
     features: str = "sas-arithmetic"
     hidden: str = "sas-arithmetic-hidden"
     heuristics: tuple[str, ...] = ("left_to_right", "confidence", "margin", "entropy")
     blocks: tuple[int, ...] = (1, 2, 4)
-    sets: Texts = field(default_factory=Texts)
-    runs: Path | None = None
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        blocks_of(self.task, self.blocks)
+        block_sizes(self.task, self.blocks)
 
-    def orders(self) -> tuple[str, ...]:
+    @property
+    def rows(self) -> tuple[str, ...]:
         return (*self.heuristics, self.features, self.hidden)
 
-    def pieces(self, folder: Path) -> list[Piece]:
-        ground = Ground(self.sets, self.runs, folder, self.seed)
-        return ground.pieces([self.task], [self.features, self.hidden]) + [
-            Piece(f"{count} blocks: {order}", lambda o=order, b=block: ground.measured(self.task, o, Decoding(block=b)))
-            for count, block in blocks_of(self.task, self.blocks).items()
-            for order in self.orders()
-        ]
+    def needs(self) -> tuple[Sequence[str], Sequence[str]]:
+        return [self.task], [self.features, self.hidden]
 
-    def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+    def axes(self) -> Sequence[Iterable[str | int]]:
+        return self.blocks, self.rows
 
+    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+        count, scheduler = key
+        return models.evaluate(self.task, scheduler, Decoding(block=block_sizes(self.task, self.blocks)[count]))
+
+    def findings(self, results: Results) -> Findings:
+        names = {self.features: "learned from statistics", self.hidden: "learned from hidden states"}
+        paper = {self.features: paper_numbers.HIDDEN["features"], self.hidden: paper_numbers.HIDDEN["hidden"]}
         reports = {
-            count: joined([results[f"{count} blocks: {order}"] for order in self.orders()], self.features)
-            for count in self.blocks
+            count: join_reports([results[count, row] for row in self.rows], self.features) for count in self.blocks
         }
-        best = {count: ahead(report) for count, report in reports.items()}
-        said = {self.features: paper.HIDDEN["features"], self.hidden: paper.HIDDEN["hidden"]}
-        rows: list[list[Cell | str]] = []
-        for order in self.orders():
-            cells: list[Cell | str] = [self._label(order)]
+        rows: list[TableRow] = []
+        for name in self.rows:
+            cells: dict[str, Cell | str] = {"scheduler": names.get(name, label(name))}
             for count, report in reports.items():
-                row = report.row(order)
-                cells.append(Cell(percent(*limits(row)), order in best[count]))
-                cells.append(f"{said[order][count]:.1f}" if count in said.get(order, {}) else "")
-                cells.append("" if order == self.features else points(row, report.row(self.features)))
-            rows.append([*cells, f"{report.row(order).denoiser_calls:.1f}"])
-        columns = ["order"]
-        for count in self.blocks:
-            columns += ["any order, %" if count == 1 else f"{count} blocks, %", "paper", "against statistics"]
+                row, numbers, blocks = report.row(name), paper.get(name, {}), name_blocks(count)
+                cells[f"{blocks}, %"] = Cell(solved(row), name == find_leader(report))
+                cells[f"paper, {blocks}"] = f"{numbers[count]:.1f}" if count in numbers else ""
+                own = name == self.features
+                cells[f"against statistics, {blocks}"] = "" if own else against(row, report.row(self.features))
+            rows.append({**cells, "calls": f"{reports[self.blocks[-1]].row(name).denoiser_calls:.1f}"})
         one = reports[self.blocks[0]]
         title = f"{self.task}: statistics or hidden states, n = {one.n:,}, seed {one.seed}"
         note = (
-            f"{BOLD} Differences are in pairs, bold where the 95 % interval leaves out 0. The paper's: LLaDA-8B on GSM8K, 128 "
-            "tokens. Calls are those of the last column's decoding. One training seed."
+            f"{BOLD} Differences are paired, bold where the 95 % interval excludes 0. The paper's: LLaDA-8B on GSM8K, 128 "
+            "tokens. Calls are those of the last decoding. One training seed."
         )
-        panels = {
-            "any order" if count == 1 else f"{count} blocks": [
-                drawing.share(self._label(row.scheduler), limits(row), row.scheduler in best[count])
-                for row in report.rows
-            ]
-            for count, report in reports.items()
-        }
-        table = Table(title, [*columns, "calls"], rows, note)
-        return Findings([table], {"hidden": drawing.intervals(panels, "solved, %")}, list(reports.values()))
-
-    def _label(self, order: str) -> str:
-        learned = {self.features: "learned from statistics", self.hidden: "learned from hidden states"}
-        return learned.get(order, label(order))
+        figure = plot_reports({name_blocks(count): report for count, report in reports.items()}, names=names)
+        return Findings([Table.of(title, rows, note)], {"hidden": figure}, list(reports.values()))

@@ -1,4 +1,4 @@
-"""What an order is paid for (fig:reward_comparison_bar): its own likelihood, being right in the end, or both.
+"""The reward of a policy (fig:reward_comparison_bar): its own likelihood, a correct answer, or both.
 
 The trainings of the first three differ in the reward alone: the same policy, problems, groups of orders and steps. A step costs as
 many denoiser calls with each of them, but for equal states, which share one.
@@ -6,92 +6,82 @@ many denoiser calls with each of them, but for equal states, which share one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from unmask.decoding.options import Decoding
-from unmask.evaluation.statistics import wilson
-from unmask.report.terminal.tables import percent
-from unmask_studies.sets import joined
-from unmask_studies.study import Cell, Findings, Piece, Table
-from unmask_studies.sudoku.orders import label
-from unmask_studies.text.ground import Ground, Texts, limits, points
-from unmask_studies.trained import curve
+from unmask.report.numbers import percent
+from unmask_studies import figures
+from unmask_studies.reports import join_reports
+from unmask_studies.study import Findings, Key, Results
+from unmask_studies.tables import Table, TableRow, against, count_limits, label, solved
+from unmask_studies.text.study import Models, TextStudy
+from unmask_studies.training_runs import read_curve
 
 
 @dataclass(frozen=True)
-class Rewards:
-    """``presets`` of ``unmask train``, all for the ``task``; the others are compared with the first. ``names`` are for people.
+class Rewards(TextStudy):
+    """``presets`` of ``unmask train``, all for the ``task``; the others are compared with the first. ``names`` are the tables'.
 
-    The last of them is the order of the other studies: the same reward, relative and for every candidate. Its curve has its calls.
+    The last of them is the policy of the other studies: the same reward, relative and for every candidate. Its curve has its calls.
     """
 
-    minutes: float = 0.0
     task: str = "arithmetic"
     presets: tuple[str, ...] = ("reward-self-aware", "reward-terminal", "reward-hybrid", "sas-arithmetic")
     names: tuple[str, ...] = ("self-aware", "terminal 0/1", "hybrid", "self-aware, relative, all-action")
     heuristics: tuple[str, ...] = ("left_to_right", "confidence")
-    sets: Texts = field(default_factory=Texts)
-    runs: Path | None = None
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if not self.presets or len(self.names) != len(self.presets):
             raise ValueError(f"expected a name for each preset, got {len(self.names)} for {len(self.presets)}")
 
-    def pieces(self, folder: Path) -> list[Piece]:
-        ground = Ground(self.sets, self.runs, folder, self.seed)
-        pieces = ground.pieces([self.task], self.presets)
-        pieces += [
-            Piece(f"the curve of {preset}", lambda p=preset: {"curve": curve(Path(ground.order(p)))})
-            for preset in self.presets
-        ]
-        return pieces + [
-            Piece(order, lambda o=order: ground.measured(self.task, o, Decoding()))
-            for order in (*self.heuristics, *self.presets)
-        ]
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return (*self.heuristics, *self.presets)
 
-    def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+    def needs(self) -> tuple[Sequence[str], Sequence[str]]:
+        return [self.task], self.presets
 
-        report = joined([results[order] for order in (*self.heuristics, *self.presets)], self.presets[0])
+    def axes(self) -> Sequence[Iterable[str]]:
+        return ["solved"], self.rows
+
+    def grid(self) -> list[Key]:
+        return super().grid() + [("curve", preset) for preset in self.presets]
+
+    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+        what, name = key
+        if what == "curve":
+            return {"curve": read_curve(models.policy(name))}
+        return models.evaluate(self.task, name, Decoding())
+
+    def findings(self, results: Results) -> Findings:
+        report = join_reports([results["solved", row] for row in self.rows], self.presets[0])
         names = dict(zip(self.presets, self.names, strict=True))
-        rows: list[list[Cell | str]] = []
+        rows: list[TableRow] = []
         for row in report.rows:
-            past = results.get(f"the order {row.scheduler}", {})
+            history = results.get(("policy", row.scheduler), {})
+            first = row.scheduler == self.presets[0]
             rows.append(
-                [
-                    names.get(row.scheduler, label(row.scheduler)),
-                    percent(*limits(row)),
-                    "" if row.scheduler == self.presets[0] else points(row, report.row(self.presets[0])),
-                    f"{past['calls']:,}" if past else "",
-                    f"{100 * past['validation']:.1f}" if past else "",
-                    str(past.get("seed", "")),
-                    f"{row.denoiser_calls:.1f}",
-                ]
+                {
+                    "reward": names.get(row.scheduler, label(row.scheduler)),
+                    "solved %": solved(row),
+                    f"against {self.names[0]}, paired": "" if first else against(row, report.row(self.presets[0])),
+                    "training calls": f"{history['calls']:,}" if history else "",
+                    "best validation, %": percent(history["validation"]) if history else "",
+                    "training seed": str(history.get("seed", "")),
+                    "calls": f"{row.denoiser_calls:.1f}",
+                }
             )
-        columns = [
-            "reward",
-            "solved %",
-            f"against {self.names[0]}, in pairs",
-            "training calls",
-            "best validation, %",
-            "training seed",
-            "calls",
-        ]
         note = (
             "Training calls: canvases through the denoiser in one training, validation not counted. The policy that validated best "
-            "is tested. Bold: the paired 95 % interval leaves out 0. The paper's bars have no numbers."
+            "is tested. Bold: the paired 95 % interval excludes 0. The paper's bars have no numbers."
         )
-        title = f"{self.task}: what an order is paid for, n = {report.n:,}, seed {report.seed}"
+        title = f"{self.task}: the reward of a policy, n = {report.n:,}, seed {report.seed}"
         series = {}
         for preset, name in names.items():
-            held = results[f"the order {preset}"]["validated"]
-            series[name] = [
-                (float(calls), drawing.share("", (share, *wilson(round(share * held), held))))
-                for calls, share in results[f"the curve of {preset}"]["curve"]
-            ]
-        figure = drawing.curves(series, "denoiser calls in training", "held-out problems solved, %")
-        return Findings([Table(title, columns, rows, note)], {"rewards": figure}, [report])
+            n = results["policy", preset]["validated"]
+            curve = results["curve", preset]["curve"]
+            series[name] = [(float(c), figures.share("", count_limits(round(share * n), n))) for c, share in curve]
+        figure = figures.curves(series, "denoiser calls in training", "held-out problems solved, %")
+        return Findings([Table.of(title, rows, note)], {"rewards": figure}, [report])

@@ -14,6 +14,7 @@ from unmask.theory.orders import all_orders, along, expected_return, sample_orde
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.objectives import policy_loss
 from unmask.training.policy.rollout import Rollout, collect
+from unmask_studies.exact.boards import unique_boards
 from unmask_studies.exact.estimators import (
     Estimator,
     Slopes,
@@ -24,7 +25,7 @@ from unmask_studies.exact.estimators import (
     sampled_gradients,
     slopes,
 )
-from unmask_studies.exact.four_by_four import Study, arms, held_out, study
+from unmask_studies.exact.four_by_four import FourByFour
 
 FLOOR = -3.0
 """High enough to bite, so that a forgotten floor is seen."""
@@ -41,7 +42,7 @@ def policy_of(kind: str = "grid", temperature: float = 1.0) -> OrderPolicy:
 
 
 def board(clues: str = "10", nth: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens, truths = list(held_out(nth + 1, clues))[nth]
+    tokens, truths = list(unique_boards(nth + 1, clues))[nth]
     return tokens, truths[0]
 
 
@@ -191,26 +192,28 @@ def test_what_is_no_estimator_is_refused(canvas: Slopes) -> None:
     with pytest.raises(ValueError, match="no closed form"):
         expected_gradient(canvas, Estimator("trajectory", normalised=True), 2)
     with pytest.raises(ValueError, match="groups of at least 2"):
-        arms(orders=48, group=5)
+        FourByFour(orders=48, group=5)
 
 
-def test_the_study_in_small() -> None:
+def test_small_study() -> None:
     """Both tables come out, and what must hold by definition does."""
-    trainings = {"all_action_unbiased": arms(steps=2, orders=6, group=3)["all_action_unbiased"]}
-    config = Study(
+    config = FourByFour(
+        arms=("all_action_unbiased",),
+        steps=2,
+        orders=6,
+        group=3,
         policy=PolicyConfig(width=4, n_layers=1),
         estimator_clues="11",
         puzzles=3,
         clues="11",
         ambiguous=2,
         ambiguous_clues=10,
-        trainings=trainings,
         estimator_canvases=1,
         group_sizes=(2,),
         groups=20,
     )
-    found = study(load_denoiser("sudoku-4x4"), config)
-    by_name = {(row.boards, row.order): row for row in found.standings}
+    found = config.run(load_denoiser("sudoku-4x4"))
+    by_name = {(row.boards, row.scheduler): row for row in found.standings}
     assert found.calls["all_action_unbiased"] > 0
     for boards in ("unique", "ambiguous"):
         best = by_name[boards, "optimum"]
@@ -222,7 +225,7 @@ def test_the_study_in_small() -> None:
             if key[0] == boards and key[1] != "clairvoyant"
         )
         assert by_name[boards, "clairvoyant"].value >= best.value - 1e-9
-        # An untrained policy is the confidence order.
+        # An untrained policy is confidence.
         assert by_name[boards, "untrained"].value == pytest.approx(by_name[boards, "confidence"].value)
     assert ("ambiguous", "expert") not in by_name
     assert {name: len(rows) for name, rows in found.qualities.items()} == {"untrained": 9, "all_action_unbiased": 9}

@@ -8,16 +8,17 @@ import pytest
 import torch
 
 from support.denoisers import opinionated
+from support.tables import TableDenoiser
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.heuristics import confidence, gt_logp, left_to_right, margin
-from unmask.theory.enumerable import TableDenoiser, exact_conditionals
+from unmask.theory.enumerable import exact_conditionals
 from unmask.theory.lattice import lattice, scheduler_logv
 from unmask.theory.orders import best_order, expected_return
 from unmask.theory.states import choice_logp
-from unmask_studies.exact.four_by_four import all_grids, ambiguous, held_out
+from unmask_studies.exact.boards import all_grids, ambiguous_boards, unique_boards
 from unmask_studies.exact.optimum import (
     Completions,
     best_policy,
@@ -43,7 +44,7 @@ def blank(denoiser: TableDenoiser, truths: list[list[int]], law: list[float] | N
 
 def test_with_one_solution_the_best_policy_is_the_best_order() -> None:
     denoiser = opinionated()
-    for tokens, truths in held_out(2, "9", seed=1):
+    for tokens, truths in unique_boards(2, "9", seed=1):
         board = completions(denoiser, tokens, truths)
         grid = lattice(denoiser, tokens, truths[0])
         assert board.denoiser_calls == grid.denoiser_calls == 2**7 - 1
@@ -91,7 +92,7 @@ def test_with_several_solutions_every_policy_is_tried() -> None:
 def test_not_knowing_costs() -> None:
     """Where the first position says which order is good, the policy must pay for finding out; the clairvoyant does not."""
     denoiser = opinionated(2)
-    for tokens, truths in itertools.islice(ambiguous(9, 4, seed=3), 3):
+    for tokens, truths in itertools.islice(ambiguous_boards(9, 4, seed=3), 3):
         board = completions(denoiser, tokens, truths)
         assert len(board.canvases) < board.state.numel()  # solutions share their first states
         assert board.denoiser_calls == len(board.canvases) - len(truths)
@@ -117,7 +118,7 @@ def test_a_perfect_denoiser_leaves_nothing_to_choose() -> None:
 
 def test_values_of_schedulers_are_those_of_the_lattice_and_the_loop() -> None:
     denoiser = opinionated(4)
-    tokens, truths = next(ambiguous(10, 4, seed=5))
+    tokens, truths = next(ambiguous_boards(10, 4, seed=5))
     board = completions(denoiser, tokens, truths)
     raw = board.scores({"confidence": confidence, "left_to_right": left_to_right})
     for name, scheduler in (("confidence", confidence), ("left_to_right", left_to_right)):
@@ -135,7 +136,7 @@ def test_values_of_schedulers_are_those_of_the_lattice_and_the_loop() -> None:
 
 def test_solve_chance_is_that_of_decoding() -> None:
     denoiser = load_denoiser("sudoku-4x4")
-    boards = [*held_out(3, "7", seed=2), *itertools.islice(ambiguous(8, 4, seed=1), 3)]
+    boards = [*unique_boards(3, "7", seed=2), *itertools.islice(ambiguous_boards(8, 4, seed=1), 3)]
     rows, chances = 400, []
     for tokens, truths in boards:
         board = completions(denoiser, tokens, truths)
@@ -154,7 +155,7 @@ def test_solve_chance_is_that_of_decoding() -> None:
 
 def test_bad_completions_are_refused() -> None:
     denoiser = opinionated()
-    tokens, truths = next(held_out(1, "10"))
+    tokens, truths = next(unique_boards(1, "10"))
     with pytest.raises(ValueError, match="at most 65536 states; reveal more"):
         completions(denoiser, torch.zeros(16, dtype=torch.long), torch.from_numpy(all_grids()[:2].astype(np.int64)))
     with pytest.raises(ValueError, match="contradicts the canvas"):
@@ -171,7 +172,7 @@ def test_the_288_grids() -> None:
     grids = all_grids()
     assert grids.shape == (288, 16)
     assert len(np.unique(grids, axis=0)) == 288
-    for tokens, truths in itertools.islice(ambiguous(6, 5), 20):
+    for tokens, truths in itertools.islice(ambiguous_boards(6, 5), 20):
         shown = tokens > 0
         assert int(shown.sum()) == 6
         assert 2 <= len(truths) <= 5

@@ -64,7 +64,7 @@ def test_the_benchmark_compares_equal_trainings(monkeypatch: pytest.MonkeyPatch)
         return ""
 
     monkeypatch.setattr(processes, "launch", pretended)
-    one, two, _ = processes.processes(processes.Processes(steps=3, prompts=4, repeats=2))
+    one, two, _ = processes.measure_processes(processes.Processes(steps=3, prompts=4, repeats=2))
     assert one == Finding("one process: trajectories per second", 1.0, "/s", 1.0, 1.0, 2, "spread")
     assert two.value == pytest.approx(1.6)
 

@@ -20,23 +20,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.placement import placed
+from unmask.denoisers.placement import device_options, parse_dtype
 from unmask.evaluation.lm_eval.options import Opened, batch_of, cut, decoding_of, fitting, generation_of, parts
 from unmask.evaluation.lm_eval.samples import SampleLog, key_of
 from unmask.evaluation.lm_eval.settings import LmDecoding
 from unmask.generation.generate import Generation, Watch, generate
-from unmask.generation.likelihood import Scored, monte_carlo_likelihood, path_likelihood
+from unmask.generation.likelihood import Scored, monte_carlo_likelihood, order_likelihood
 from unmask.generation.text_canvas import load_tokenizer
-from unmask.runs.processes import Together
+from unmask.runs.processes import ProcessGroup
 from unmask.schedulers.loading import load_scheduler
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OnSample = Callable[[int, int], None]
 OnGeneration = Callable[[Instance, LmDecoding, Generation], None]
 
@@ -78,7 +76,7 @@ class UnmaskLM(LM):
     :class:`LmDecoding`.
 
     ``log`` is the file of finished samples. ``on_sample`` is told (finished, of how many) after every batch. While there is an
-    ``on_generation``, requests are decoded one by one with all their states, and it is told of each. ``together`` are the
+    ``on_generation``, requests are decoded one by one with all their states, and it is told of each. ``processes`` are the
     processes that share the requests; all get all answers, or, with ``first_scores``, all but the first :class:`Answered`.
     """
 
@@ -96,18 +94,17 @@ class UnmaskLM(LM):
         log: str | Path | None = None,
         on_sample: OnSample | None = None,
         on_generation: OnGeneration | None = None,
-        together: Together | None = None,
+        processes: ProcessGroup | None = None,
         first_scores: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
         self.decoding = decoding_of(decoding, options)
         self.batch = batch_of(batch_size)
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        weights_dtype = parse_dtype(dtype)
         named_by = isinstance(denoiser, str | Path)
         self.name = str(denoiser) if named_by else type(denoiser).__name__
-        self.denoiser = load_denoiser(denoiser, DTYPES[dtype], **placed(device)) if named_by else denoiser
+        self.denoiser = load_denoiser(denoiser, weights_dtype, **device_options(device)) if named_by else denoiser
         named = tokenizer if tokenizer is not None else denoiser
         self.tokenizer = Opened(load_tokenizer(named) if isinstance(named, str | Path) else named)
         self._tokenizer_name = str(named) if isinstance(named, str | Path) else type(named).__name__
@@ -118,7 +115,7 @@ class UnmaskLM(LM):
         self.log = SampleLog(log)
         self.on_sample = on_sample
         self.on_generation = on_generation
-        self.together = together
+        self.processes = processes
         self.first_scores = first_scores
         self.cost = Cost()
 
@@ -262,7 +259,7 @@ class UnmaskLM(LM):
             alike.setdefault(len(answer) if d.steps is not None else 0, []).append(n)
         for length, rows in alike.items():
             decoding = replace(d.loop(), steps=d.steps_for(length))
-            exact = path_likelihood(
+            exact = order_likelihood(
                 self.denoiser,
                 self.scheduler,
                 [prompts[n] for n in rows],
@@ -308,23 +305,23 @@ class UnmaskLM(LM):
 
     def _mine(self, jobs: list[_Job]) -> Sequence[_Job]:
         """This process's part of jobs that all processes have in the same order."""
-        return jobs if self.together is None else self.together.dealt(jobs)
+        return jobs if self.processes is None else self.processes.round_robin(jobs)
 
     def _exchange(self, answers: list[dict[str, Any] | None], jobs: Sequence[_Job]) -> None:
         """Every process's records to all; the first one writes down those of the others."""
-        if self.together is None:
+        if self.processes is None:
             return
         done = [answer for job in jobs if (answer := answers[job.place]) is not None]
-        everybody = {record["key"]: record for record in self.together.records(done)}
+        everybody = {record["key"]: record for record in self.processes.gather_records(done)}
         for job in jobs:
             if answers[job.place] is None:
                 answers[job.place] = record = everybody[job.key]
                 self._count(record)
-                if self.together.first:
+                if self.processes.is_first:
                     self.log.add(record)
         self.log.remember(everybody.values())
-        self.together.wait()
-        if not self.together.first:
+        self.processes.wait()
+        if not self.processes.is_first:
             self.log.hand_over()
             if self.first_scores:
                 raise Answered

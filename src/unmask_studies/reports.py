@@ -1,0 +1,102 @@
+"""Evaluations of one scheduler each, as JSON, and several of them joined into a paired comparison. ``N`` problems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Scheduler, Task
+from unmask.denoisers.loading import load_denoiser
+from unmask.evaluation.evaluate import Report, Row, Versus, evaluate
+from unmask.evaluation.statistics import Interval, compare, paired_bootstrap
+from unmask.report.gather import report_of
+from unmask.report.tables import is_oracle
+from unmask.runs.jsonable import to_jsonable
+from unmask.tasks.sudoku.task import SudokuTask
+
+BATCH = 64
+get_denoiser = cache(load_denoiser)
+"""A denoiser by its name or folder, loaded once."""
+
+
+def to_json(value: Any) -> Any:
+    """JSON data in which numbers that are not finite are null, as in an evaluation's file."""
+    value = to_jsonable(value, finite=True)
+    if isinstance(value, dict):
+        return {key: to_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [to_json(item) for item in value]
+    return None if value in ("NaN", "Infinity", "-Infinity") else value
+
+
+def evaluate_scheduler(
+    problems: Task,
+    denoiser: str,
+    scheduler: tuple[str, Scheduler],
+    seed: int,
+    decoding: Decoding = Decoding(),  # noqa: B008
+    likelihood: bool = False,
+) -> dict[str, Any]:
+    """One scheduler, with its name, on all problems: the JSON of an evaluation of one row."""
+    model = get_denoiser(denoiser)
+    if isinstance(problems, SudokuTask):
+        require_fit(model, denoiser, problems)
+    report = evaluate(
+        problems,
+        model,
+        dict([scheduler]),
+        {"sequential": decoding},
+        denoiser_name=denoiser,
+        batch=BATCH,
+        seed=seed,
+        likelihood=likelihood,
+    )
+    return to_json(report)
+
+
+def require_fit(model: Any, denoiser: str, problems: SudokuTask) -> None:
+    cells = problems.puzzles.shape[1]
+    if model.config.max_length != cells:
+        raise ValueError(f"{denoiser} fills boards of {model.config.max_length} cells, {problems.source} has {cells}")
+
+
+def join_reports(results: Sequence[Any], baseline: str) -> Report:
+    """Evaluations of one row each, on the same problems, as one report; every row is compared with the baseline's, paired."""
+    reports = [report_of(result) for result in results]
+    first = reports[0]
+    for report in reports:
+        if (report.n, report.source, report.seed) != (first.n, first.source, first.seed):
+            raise ValueError(f"expected the same problems, got {first.source} and {report.source}")
+    rows = [report.rows[0] for report in reports]
+    base = next((row for row in rows if row.scheduler == baseline), None)
+    return replace(first, rows=[row if base in (None, row) else replace(row, versus=versus(row, base)) for row in rows])
+
+
+def marks(row: Row) -> Bool[np.ndarray, "N"]:
+    """Which problems the row solved."""
+    return np.array([mark == "1" for mark in row.solved])
+
+
+def difference(row: Row, other: Row) -> Interval:
+    """Of the shares solved, paired."""
+    return paired_bootstrap(marks(row), marks(other))
+
+
+def versus(row: Row, base: Row) -> Versus:
+    test, limits = compare(marks(row), marks(base)), difference(row, base)
+    return Versus(base.scheduler, test.won, test.lost, limits.mean, limits.low, limits.high, test.p)
+
+
+def find_leader(report: Report) -> str | None:
+    """The scheduler, if there is one, that beats every other one without the truth: all paired intervals exclude 0."""
+    fair = [row for row in report.rows if not is_oracle(row.scheduler)]
+    best = max(fair, key=lambda row: row.exact, default=None)
+    if best is None or len(fair) < 2:
+        return None
+    return best.scheduler if all(difference(best, row).low > 0 for row in fair if row is not best) else None
