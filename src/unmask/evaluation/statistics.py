@@ -1,23 +1,26 @@
-"""Intervals and paired tests for reported numbers. Plain numpy, deterministic, no state.
+"""Intervals and paired tests for reported numbers: deterministic functions without state.
 
-Symbols: n observations, x successes, z the normal quantile of the level; *won* (*lost*) counts the pairs in
-which only `a` (only `b`) succeeded. Without observations an interval is everything that is possible.
+Symbols: n observations, x successes, z the normal quantile of the level; *won* (*lost*) counts the pairs in which only `a`
+(only `b`) succeeded. Without observations an interval is everything that is possible.
 
     wilson            x of n                         score interval (Wilson 1927)
     mcnemar_exact     won, lost                      two-sided exact binomial test
     compare           two boolean arrays, paired     difference, interval (Bonett & Price 2012), p
     paired_bootstrap  two arrays of numbers, paired  mean difference, percentile interval
     mean_interval     a few numbers, e.g. one a seed mean, Student's t interval
+
+scipy.stats takes half a second to import, so the functions that need it import it.
 """
 
 from dataclasses import dataclass
-from math import cos, exp, inf, lgamma, log, nan, pi, sin, sqrt
+from math import inf, nan, sqrt
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-CHUNK = 4_000_000  # resampled indices held in memory at a time
+CHUNK = 4_000_000
+"""Resampled indices held in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -46,30 +49,24 @@ def wilson(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
 
     Unlike p ± z·se it stays inside [0, 1] and has a width at p = 0 and p = 1.
     """
+    from scipy.stats import binomtest
+
     if not 0 <= successes <= n:
         raise ValueError(f"expected 0 <= successes <= n, got successes={successes}, n={n}")
-    z = _normal_quantile(level)
+    _normal_quantile(level)
     if n == 0:
         return 0.0, 1.0
-    p = successes / n
-    centre = p + z * z / (2 * n)
-    reach = z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    # Rounding must not turn the exact 0 and 1 of the extreme counts into 1e-17 and 0.9999.
-    low = 0.0 if successes == 0 else (centre - reach) / scale
-    high = 1.0 if successes == n else (centre + reach) / scale
-    return low, high
+    interval = binomtest(successes, n).proportion_ci(level, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def mcnemar_exact(won: int, lost: int) -> float:
     """Two-sided exact McNemar test: p = min(1, 2·P(X <= min(won, lost))), X ~ Binomial(won + lost, 1/2)."""
+    from scipy.stats import binomtest
+
     if won < 0 or lost < 0:
         raise ValueError(f"expected counts >= 0, got won={won}, lost={lost}")
-    n, k = won + lost, min(won, lost)
-    # P(X = k) from logarithms, the smaller terms from the ratios P(X = i-1) / P(X = i) = i / (n-i+1).
-    top_logp = lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) - n * log(2)
-    ratios = np.arange(k, 0, -1) / np.arange(n - k + 1, n + 1)
-    return min(1.0, 2 * exp(top_logp) * float(1 + np.cumprod(ratios).sum()))
+    return float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
 
 
 def compare(a: ArrayLike, b: ArrayLike, level: float = 0.95) -> Paired:
@@ -77,8 +74,8 @@ def compare(a: ArrayLike, b: ArrayLike, level: float = 0.95) -> Paired:
 
     The interval is Bonett & Price's: Wald's after one more win and one more loss. It keeps its coverage on
     small samples, errs on the wide side when few pairs differ, and has a width when none does, where a
-    bootstrap has none. It is not the test turned round: p may exceed 1 - level although the interval leaves
-    out 0, since the exact test is cautious.
+    bootstrap has none. It does not invert the test: p may exceed 1 - level although the interval excludes 0, since
+    the exact test is conservative.
     """
     a_success, b_success = _outcomes(a, "a"), _outcomes(b, "b")
     _same_length(a_success, b_success)
@@ -99,10 +96,10 @@ def paired_bootstrap(
 ) -> Interval:
     """Mean of a - b over pairs, with the percentile interval of `resamples` bootstrap means.
 
-    One pair says nothing about spread: its interval is (-inf, inf). Pairs that all differ by the same amount
+    One pair has no spread: its interval is (-inf, inf). Pairs that all differ by the same amount
     give a point, so use `compare` for successes and `mean_interval` for a handful of numbers.
     """
-    _normal_quantile(level)  # refuses a level outside (0, 1)
+    _normal_quantile(level)  # rejects a level outside (0, 1)
     if resamples < 1:
         raise ValueError(f"expected resamples >= 1, got {resamples}")
     a_values, b_values = _numbers(a, "a"), _numbers(b, "b")
@@ -130,7 +127,9 @@ def paired_bootstrap(
 
 def mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
     """Student's t interval, mean ± t_{n-1} s/√n. Fit for a few seeds, where a bootstrap is far too narrow."""
-    _normal_quantile(level)
+    from scipy.stats import t
+
+    _normal_quantile(level)  # rejects a level outside (0, 1)
     numbers = _numbers(values, "values")
     n = len(numbers)
     if n == 0:
@@ -140,7 +139,7 @@ def mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
         return Interval(mean, -inf, inf)
     if (numbers == numbers[0]).all():
         return Interval(float(numbers[0]), float(numbers[0]), float(numbers[0]))
-    reach = _t_quantile(level, n - 1) * float(numbers.std(ddof=1)) / sqrt(n)
+    reach = float(t.ppf((1 + level) / 2, n - 1)) * float(numbers.std(ddof=1)) / sqrt(n)
     return Interval(mean, mean - reach, mean + reach)
 
 
@@ -149,31 +148,6 @@ def _normal_quantile(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"expected a confidence level between 0 and 1 such as 0.95, got {level}")
     return NormalDist().inv_cdf((1 + level) / 2)
-
-
-def _t_quantile(level: float, freedom: int) -> float:
-    """t with P(|T| <= t) = level, by bisection on the closed form for whole degrees of freedom."""
-    z = _normal_quantile(level)
-    if freedom > 10_000:  # first Cornish-Fisher term; the next is below 1e-7
-        return z + (z**3 + z) / (4 * freedom)
-    low, high = 0.0, pi / 2  # in the angle θ = atan(t / √freedom), where the range is finite
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_within(middle, freedom) < level else (low, middle)
-    return sqrt(freedom) * sin(low) / cos(low)
-
-
-def _t_within(angle: float, freedom: int) -> float:
-    """P(|T| <= √freedom · tan(angle)), Abramowitz & Stegun 26.7.3 and 26.7.4."""
-    square = cos(angle) ** 2
-    if freedom % 2 == 0:
-        k = np.arange(1, freedom // 2)
-        return sin(angle) * float(1 + np.cumprod((2 * k - 1) / (2 * k) * square).sum())
-    if freedom == 1:
-        return 2 * angle / pi
-    k = np.arange(1, (freedom - 1) // 2)
-    series = 1 + np.cumprod(2 * k / (2 * k + 1) * square).sum()
-    return 2 / pi * (angle + sin(angle) * cos(angle) * float(series))
 
 
 def _outcomes(values: ArrayLike, name: str) -> np.ndarray:
