@@ -6,7 +6,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
 from unmask.decoding.protocols import Canvas, Denoiser, Pace, Scheduler, States, Task, Trajectory, Verdict, View
 from unmask.denoisers.loading import load_denoiser
-from unmask.evaluation.evaluate import Report, evaluate
+from unmask.evaluation.evaluate import EvaluationOptions, Report, evaluate
 from unmask.report.page import table_html
 from unmask.report.traces.record import path_html
 from unmask.schedulers.loading import load_scheduler
@@ -14,14 +14,15 @@ from unmask.schedulers.loading import load_scheduler
 __version__ = "0.1.0"
 __all__ = [
     "Canvas",
-    "Denoiser",
-    "Pace",
-    "Trajectory",
     "Decoding",
+    "Denoiser",
+    "EvaluationOptions",
+    "Pace",
     "Report",
     "Scheduler",
     "States",
     "Task",
+    "Trajectory",
     "Verdict",
     "View",
     "evaluate",

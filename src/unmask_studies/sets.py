@@ -21,7 +21,7 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Task
 from unmask.denoisers.loading import load_denoiser, shipped
-from unmask.evaluation.evaluate import Report, Row, Versus, evaluate
+from unmask.evaluation.evaluate import EvaluationOptions, Report, Row, Versus, evaluate
 from unmask.evaluation.statistics import Interval, compare, paired_bootstrap
 from unmask.report.gather import report_of
 from unmask.report.tables import is_oracle
@@ -141,17 +141,8 @@ def evaluated(
     model = denoiser_named(denoiser)
     if isinstance(problems, SudokuTask):
         require_fit(model, denoiser, problems)
-    report = evaluate(
-        problems,
-        model,
-        {order: scheduler},
-        {"sequential": decoding},
-        denoiser_name=denoiser,
-        batch=BATCH,
-        seed=seed,
-        likelihood=likelihood,
-    )
-    return null(report)
+    options = EvaluationOptions(denoiser, batch=BATCH, seed=seed, likelihood=likelihood)
+    return null(evaluate(problems, model, {order: scheduler}, {"sequential": decoding}, options))
 
 
 def joined(results: Sequence[Any], baseline: str) -> Report:

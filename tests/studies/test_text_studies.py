@@ -15,7 +15,7 @@ from support.text_problems import Truthful, tiny
 from unmask.decoding.options import Decoding
 from unmask.denoisers.folder import save_denoiser
 from unmask.denoisers.loading import load_denoiser
-from unmask.evaluation.evaluate import Report, Row, evaluate
+from unmask.evaluation.evaluate import EvaluationOptions, Report, Row, evaluate
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.arithmetic import Arithmetic
 from unmask.tasks.code import Code
@@ -132,7 +132,9 @@ def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
     denoiser = load_denoiser(str(runs / "code"))
     task = WrittenTask.generated(WRITTEN["code"](count=3, split="test", length=48))
     orders = {"learned": load_scheduler(str(tmp_path / "runs" / "sas-code"), denoiser)}
-    expected = evaluate(task, denoiser, orders, {"48–12": Decoding(block=12)}, likelihood=False).rows[0]
+    expected = evaluate(
+        task, denoiser, orders, {"48–12": Decoding(block=12)}, EvaluationOptions(likelihood=False)
+    ).rows[0]
     mine = found.evaluations[3].row("learned")
     assert (mine.decoding, mine.solved, mine.denoiser_calls) == ("48–12", expected.solved, expected.denoiser_calls)
     assert mine.cell == expected.cell and mine.n == 3

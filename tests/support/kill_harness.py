@@ -33,7 +33,7 @@ import torch
 
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import TransformerConfig
-from unmask.evaluation.evaluate import evaluate
+from unmask.evaluation.evaluate import EvaluationOptions, evaluate
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import PolicyConfig
@@ -96,7 +96,9 @@ class SmallStudy:
 
     def decoded(self, order: str) -> dict[str, Any]:
         denoiser = load_denoiser("sudoku-4x4")
-        row = evaluate(SudokuTask(*DATA.boards), denoiser, {order: load_scheduler(order)}, limit=8).rows[0]
+        row = evaluate(
+            SudokuTask(*DATA.boards), denoiser, {order: load_scheduler(order)}, options=EvaluationOptions(limit=8)
+        ).rows[0]
         return {"solved": row.solved, "nll": row.nll, "calls": row.denoiser_calls}
 
     def trained(self, folder: Path) -> dict[str, Any]:

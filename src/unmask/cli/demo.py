@@ -11,7 +11,7 @@ from unmask.cli.train import show_learning, show_pretraining, show_tuning
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
 from unmask.denoisers.loading import load_denoiser
-from unmask.evaluation.evaluate import Report, schedulers_named
+from unmask.evaluation.evaluate import EvaluationOptions, Report, load_schedulers
 from unmask.report import cases, page
 from unmask.report.terminal import tables as terminal
 from unmask.report.traces import record as trace
@@ -45,7 +45,7 @@ def demo(out: Path = Path("runs/demo"), puzzles: int = 200) -> None:
 
     console.print("3. The same model fills held-out puzzles: the orders people use, and the learned one.")
     model = load_denoiser(base)
-    orders = {**schedulers_named(HEURISTICS.split(","), load_scheduler), "learned": load_scheduler(str(order), model)}
+    orders = {**load_schedulers(HEURISTICS.split(","), load_scheduler), "learned": load_scheduler(str(order), model)}
     before = _compare(problems, base, orders)
     before.write(out / "orders.json", command="unmask demo")
 
@@ -67,6 +67,7 @@ def demo(out: Path = Path("runs/demo"), puzzles: int = 200) -> None:
 
 def _compare(problems: SudokuTask, folder: Path, orders: dict[str, Scheduler]) -> Report:
     model, once = load_denoiser(folder), {"sequential": Decoding()}
-    report = show_evaluation(problems, model, orders, once, str(folder), "confidence", 64, 0, False)
+    options = EvaluationOptions(str(folder), baseline="confidence", likelihood=False)
+    report = show_evaluation(problems, model, orders, once, options)
     console.print(terminal.comparison(report))
     return report

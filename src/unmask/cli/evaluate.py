@@ -13,7 +13,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
 from unmask.decoding.protocols import Task
 from unmask.denoisers.loading import load_denoiser
-from unmask.evaluation.evaluate import Report, evaluate, schedulers_named
+from unmask.evaluation.evaluate import EvaluationOptions, Report, evaluate, load_schedulers
 from unmask.generation.text_canvas import load_tokenizer
 from unmask.report import cases
 from unmask.report.terminal import tables as terminal
@@ -100,9 +100,10 @@ def evaluate_command(
         model, problems, about = make(task, denoiser, data, limit, seed)
         if schedulers == HEURISTICS:
             schedulers = schedulers.removesuffix(",expert")  # it is one at Sudoku
-    orders = schedulers_named(schedulers.split(","), lambda name: load_scheduler(name, model, denoiser))
+    orders = load_schedulers(schedulers.split(","), lambda name: load_scheduler(name, model, denoiser))
     decodings = _decodings(blocks, steps, pace)
-    report = show_evaluation(problems, model, orders, decodings, denoiser, baseline, batch, seed, nll)
+    options = EvaluationOptions(denoiser, baseline, batch=batch, seed=seed, likelihood=nll)
+    report = show_evaluation(problems, model, orders, decodings, options)
     if not FIRST:
         return  # of several processes one writes
     console.print(terminal.comparison(report))
@@ -162,11 +163,7 @@ def show_evaluation(
     model: Any,
     orders: dict[str, Any],
     decodings: dict[str, Decoding],
-    name: str,
-    baseline: str | None,
-    batch: int,
-    seed: int,
-    nll: bool,
+    options: EvaluationOptions,
 ) -> Report:
     """Decode everything with a live line."""
     with progress_bar("{task.description}", "puzzles") as progress:
@@ -175,19 +172,7 @@ def show_evaluation(
         def advance(order: str, count: int) -> None:
             progress.update(bar, advance=count, description=order)
 
-        return evaluate(
-            problems,
-            model,
-            orders,
-            decodings,
-            denoiser_name=name,
-            baseline=baseline,
-            batch=batch,
-            seed=seed,
-            likelihood=nll,
-            progress=advance,
-            together=launched(),
-        )
+        return evaluate(problems, model, orders, decodings, options, progress=advance, together=launched())
 
 
 def _decodings(blocks: tuple[int, ...], steps: tuple[int, ...], paces: tuple[str, ...]) -> dict[str, Decoding]:

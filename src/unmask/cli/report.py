@@ -12,7 +12,7 @@ from unmask.cli.shell import console, progress_bar, require_new_folder, require_
 from unmask.cli.sudoku import load_for_boards, names_a_file, written_board
 from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
-from unmask.evaluation.evaluate import evaluate, schedulers_named
+from unmask.evaluation.evaluate import EvaluationOptions, evaluate, load_schedulers
 from unmask.report import page
 from unmask.report.boards import hero
 from unmask.report.cases import problem_name
@@ -65,7 +65,7 @@ def trace(
     require_new_folder(out)
     decoding = Decoding(block=block, steps=steps, pace=load_pace(pace))
     model, size = load_for_boards(denoiser)
-    orders = schedulers_named(schedulers.split(","), lambda name: load_scheduler(name, model, denoiser))
+    orders = load_schedulers(schedulers.split(","), lambda name: load_scheduler(name, model, denoiser))
     problems = _problems(puzzles, size, clues, limit, seed)
     about = traces_of.about_boards(size, denoiser, traces_of.decoding_name(decoding, pace))
     out.mkdir(parents=True, exist_ok=True)
@@ -146,9 +146,9 @@ def figure(
 
 def _only_the_learned_order(denoiser: str, puzzles: int, seed: int) -> Trace:
     model, size = load_for_boards(denoiser)
-    orders = schedulers_named(("confidence", "sas"), lambda name: load_scheduler(name, model, denoiser))
+    orders = load_schedulers(("confidence", "sas"), lambda name: load_scheduler(name, model, denoiser))
     problems = SudokuTask.generated(puzzles, size, "rao" if size == 9 else None, "test", seed)
-    found = evaluate(problems, model, orders, seed=seed, likelihood=False)
+    found = evaluate(problems, model, orders, options=EvaluationOptions(seed=seed, likelihood=False))
     pairs = zip(found.row("confidence").solved, found.row("sas").solved, strict=True)
     row = next((row for row, pair in enumerate(pairs) if pair == ("0", "1")), None)
     if row is None:
