@@ -110,7 +110,7 @@ def test_only_the_command_prints() -> None:
 def test_every_preset_parses(preset: Preset) -> None:
     assert preset.description
     kind = STUDIES[preset.name.removesuffix("-quick")] if preset.kind == "study" else KINDS[preset.kind]
-    assert isinstance(load_preset(preset.path, kind), kind)
+    assert isinstance(load_preset(f"{preset.kind}/{preset.name}", kind), kind)
 
 
 def source_labels() -> dict[str, set[str]]:

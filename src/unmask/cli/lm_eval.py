@@ -10,7 +10,12 @@ from typing import Any
 from rich.table import Table
 
 from unmask.cli.shell import FIRST, console, progress_bar, require_new_folder
-from unmask.evaluation.lm_eval.settings import LmDecoding, LmEval
+from unmask.decoding.options import Decoding
+from unmask.evaluation.lm_eval.settings import AnswerOptions, LmEval
+from unmask.generation.generate import Generation
+from unmask.report.terminal.text import Pieces
+from unmask.report.traces import record as trace
+from unmask.report.traces.text import of_texts
 from unmask.runs.presets import load_preset
 
 
@@ -90,9 +95,11 @@ def lm_eval_command(
         raise ValueError(f"benchmarks need lm-eval ({error}): pip install unmask[lm]") from error
     with progress_bar("{task.description}", "samples") as progress:
         bar = progress.add_task(config.task, total=None)
-        results = run_lm_eval(
-            config, out, resume, lambda done, total: progress.update(bar, completed=done, total=total)
-        )
+
+        def advance(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+
+        results = run_lm_eval(config, out, resume, advance, _write_traces)
     if results is None:
         return  # the first process has them
     console.print(_table(results, config))
@@ -111,16 +118,34 @@ def lm_eval_command(
 
 
 def _changed(config: LmEval, given: dict[str, Any]) -> LmEval:
-    """The preset with what the command line says instead."""
-    known = {field.name for field in fields(LmDecoding)}
-    inner = {name: value for name, value in given.items() if name in known}
-    outer = {name: value for name, value in given.items() if name not in known}
-    return replace(config, decoding=replace(config.decoding, **inner), **outer)
+    """The preset with the values of the command line."""
+
+    def among(cls: type) -> dict[str, Any]:
+        return {field.name: given[field.name] for field in fields(cls) if field.name in given}
+
+    decoding = replace(config.answers.decoding, **among(Decoding))
+    answers = replace(config.answers, decoding=decoding, **among(AnswerOptions))
+    return replace(config, answers=answers, **among(LmEval))
+
+
+def _write_traces(model: Any, count: int, folder: Path) -> Any:
+    """The callback that writes a trace of each of the first ``count`` samples of an ``UnmaskLM``."""
+    labels = Pieces(model.tokenizer)
+    folder.mkdir(exist_ok=True)
+
+    def write_one(request: Any, options: AnswerOptions, done: Generation) -> bool:
+        trajectories = {options.scheduler: done.trajectory}
+        problem = f"{request.task_name}, problem {request.doc_id}"
+        (made,) = of_texts(model.denoiser, labels, done.canvas, trajectories, model.name, options.decoding, [problem])
+        trace.write(made, folder / f"{request.doc_id:05d}-{request.idx}.json")
+        return sum(1 for _ in folder.glob("*.json")) < count
+
+    return write_one
 
 
 def _table(results: dict[str, Any], config: LmEval) -> Table:
-    published = results["published"].get(config.decoding.scheduler)
-    table = Table(f"{results['task']}, {config.decoding.scheduler}", "score", "95 % interval", "published")
+    published = results["published"].get(config.answers.scheduler)
+    table = Table(f"{results['task']}, {config.answers.scheduler}", "score", "95 % interval", "published")
     for name, value in results["scores"].items():
         low_high = results["intervals"].get(name)
         shown = "" if low_high is None else f"[{low_high[0]:.1%}, {low_high[1]:.1%}]"

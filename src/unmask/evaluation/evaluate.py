@@ -151,7 +151,7 @@ def evaluate(
 ) -> Report:
     """Decode the problems with every scheduler in every decoding, and compare each scheduler with the baseline.
 
-    Each process of ``together`` calls this with the same arguments, decodes its part of the problems, and gets the whole report.
+    Several processes all call this with the same arguments; each decodes its part of the problems and gets the whole report.
     """
     decodings = decodings or {"sequential": Decoding()}
     n = len(task) if options.limit is None else min(options.limit, len(task))

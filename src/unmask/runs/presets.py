@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from unmask.assets import PRESETS
+from unmask.runs.preset_tables import read_preset_rows
 
 PRESET_FILES = PRESETS
 T = TypeVar("T")
@@ -24,18 +25,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Preset:
-    """One file; `description` is its first comment line."""
+    """One file, whose first comment line is the `description`; or a row of a table file, with its `values`."""
 
     kind: str
     name: str
     description: str
     path: Path
+    values: dict[str, Any] | None = None
 
 
 def list_presets(kind: str | None = None) -> tuple[Preset, ...]:
     """The presets of one kind, or of every kind, by name."""
-    paths = sorted(PRESET_FILES.glob(f"{kind or '*'}/*.toml"))
-    return tuple(Preset(path.parent.name, path.stem, _description(path), path) for path in paths)
+    found = []
+    for path in PRESET_FILES.glob(f"{kind or '*'}/*.toml"):
+        rows = [(*row[:2], path, row[2]) for row in read_preset_rows(path, _over)]
+        found += [Preset(path.parent.name, *row) for row in rows or [(path.stem, _description(path), path)]]
+    return tuple(sorted(found, key=lambda preset: (preset.kind, preset.name)))
 
 
 def load_preset(name_or_path: str | Path, cls: type[T], kind: str | None = None) -> T:
@@ -47,20 +52,27 @@ def load_preset(name_or_path: str | Path, cls: type[T], kind: str | None = None)
     if not dataclasses.is_dataclass(cls):
         raise ValueError(f"expected a dataclass to read a preset into, got {cls!r}")
     if isinstance(name_or_path, Path) or name_or_path.endswith(".toml"):
-        path, label = Path(name_or_path), str(name_or_path)
+        preset, label = _of_file(Path(name_or_path)), str(name_or_path)
     else:
-        path, label = _find(name_or_path, kind), name_or_path
-    if kind is None and path.parent.parent == PRESET_FILES:
-        kind = path.parent.name  # what a preset extends is of its own kind
-    table = _read(path, label, kind)
+        preset, label = _find(name_or_path, kind), name_or_path
+    if kind is None and preset.path.parent.parent == PRESET_FILES:
+        kind = preset.path.parent.name  # what a preset extends is of its own kind
+    table = _read(preset, label, kind)
     try:
         return cast(T, fill(cls, table, None, ""))
     except ValueError as error:
         raise ValueError(f"preset {label}: {error}") from None
 
 
-def _read(path: Path, label: str, kind: str | None, below: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The file's tables, over those of the preset that it ``extends``, if it does."""
+def _of_file(path: Path) -> Preset:
+    return Preset("", path.stem, "", path)
+
+
+def _read(preset: Preset, label: str, kind: str | None, below: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The preset's tables, over those of the preset that it ``extends``, if it does."""
+    if preset.values is not None:
+        return preset.values
+    path = preset.path
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -78,8 +90,8 @@ def _read(path: Path, label: str, kind: str | None, below: tuple[Path, ...] = ()
         return table
     if not isinstance(name, str):
         raise ValueError(f"preset {label}: extends: expected the name of a preset, got {name!r}")
-    extended = path.parent / name if name.endswith(".toml") else _find(name, kind)
-    if extended in (*below, path):
+    extended = _of_file(path.parent / name) if name.endswith(".toml") else _find(name, kind)
+    if extended.path in (*below, path):
         raise ValueError(f"preset {label}: extends {name!r}, which extends it in turn; end the circle")
     return _over(_read(extended, name, kind, (*below, path)), table)
 
@@ -93,11 +105,11 @@ def _over(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _find(name: str, kind: str | None) -> Path:
+def _find(name: str, kind: str | None) -> Preset:
     known = list_presets(kind)
     found = [preset for preset in known if name in (preset.name, f"{preset.kind}/{preset.name}")]
     if len(found) == 1:
-        return found[0].path
+        return found[0]
     if found:
         choices = ", ".join(f"{preset.kind}/{preset.name}" for preset in found)
         raise ValueError(f"preset {name!r} exists in several kinds; say which: {choices}")

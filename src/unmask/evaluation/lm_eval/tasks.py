@@ -37,6 +37,8 @@ FILES: dict[str, dict[str, str]] = {
 MBPP_SPLITS = {"prompt": range(1, 11), "test": range(11, 511)}
 MBPP_SHOTS = (2, 3, 4)
 """By task_id: the examples that MBPP's authors, and lm-eval, show."""
+EXAMPLES = {"mbpp": 3, "math500": 4, "ifeval": 0, "humaneval": 0}
+"""Worked examples that there are; GSM8K draws them from its training split."""
 MEAN = {"aggregation": "mean", "higher_is_better": True}
 MBPP_PROMPT = (
     "You are an expert Python programmer, and here is your task: {{text}} Your code should pass these tests:\n\n"
@@ -57,33 +59,35 @@ def load_task(
     ``shots`` replaces the task's own number of examples, ``length`` its ``max_gen_toks``. ``confined=False`` runs generated code
     without a sandbox (:func:`unmask.tasks.sandbox.sandbox.run_python`).
     """
-    if name not in TASKS:
-        raise ValueError(f"no task {name!r}: expected one of {', '.join(TASKS)}{did_you_mean(name, TASKS)}")
-    if name in ("mbpp", "humaneval") and confined and missing():
-        raise ValueError(f"{name} runs generated code, and this machine cannot confine it: it needs {missing()}")
-    if shots is not None and shots < 0:
-        raise ValueError(f"shots must be at least 0, got {shots}")
+    _check(name, shots, confined)
     if name == "ifeval" and data is not None:
         _find_punkt(Path(data))  # before lm-eval's scorer is loaded, which would try to download it
     config: dict[str, Any] = {"task": name, "output_type": "generate_until", **TASKS[name](confined)}
     if data is not None:
         documents = {split: _read(Path(data) / file, name, split) for split, file in FILES[name].items()}
-        for key in ("dataset_path", "dataset_name"):
-            config.pop(key, None)
+        config = {key: value for key, value in config.items() if key not in ("dataset_path", "dataset_name")}
         config["custom_dataset"] = lambda **_: documents
     if shots is not None:
         config["num_fewshot"] = shots
-        if name in ("mbpp", "math500") and shots > (most := 3 if name == "mbpp" else 4):
-            raise ValueError(f"{name} has {most} worked examples, got {shots} shots")
-        if name in ("ifeval", "humaneval") and shots:
-            raise ValueError(f"{name} has no worked examples: expected 0 shots, got {shots}")
     if length is not None:
         config["generation_kwargs"] = {**config["generation_kwargs"], "max_gen_toks": length}
     try:
         return ConfigurableTask(config=config)
     except (ConnectionError, OSError, DatasetNotFoundError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"the hub has not given {name}: {reason}; name a folder of files instead") from error
+        raise ValueError(f"cannot load {name} from the hub: {reason}; name a folder of files instead") from error
+
+
+def _check(name: str, shots: int | None, confined: bool) -> None:
+    if name not in TASKS:
+        raise ValueError(f"no task {name!r}: expected one of {', '.join(TASKS)}{did_you_mean(name, TASKS)}")
+    if name in ("mbpp", "humaneval") and confined and missing():
+        raise ValueError(f"{name} runs generated code, and this machine cannot confine it: it needs {missing()}")
+    if shots is not None and shots < 0:
+        raise ValueError(f"shots must be at least 0, got {shots}")
+    most = EXAMPLES.get(name)
+    if shots is not None and most is not None and shots > most:
+        raise ValueError(f"{name} has {most} worked examples: expected at most {most} shots, got {shots}")
 
 
 def _gsm8k(confined: bool) -> dict[str, Any]:
@@ -125,10 +129,10 @@ def _gsm8k(confined: bool) -> dict[str, Any]:
 
 
 def _final_numbers(responses: list[list[str]], docs: list[dict[str, Any]]) -> list[list[str]]:
-    return [[_written(final_number(text)) for text in each] for each in responses]
+    return [[_format_number(final_number(text)) for text in each] for each in responses]
 
 
-def _written(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return "[none]" if value is None else str(value.numerator if value.denominator == 1 else float(value))
 
 
@@ -154,7 +158,7 @@ def _mbpp_examples(documents: Any) -> list[dict[str, Any]]:
 
 
 def _mbpp_results(doc: dict[str, Any], results: list[str], confined: bool = True) -> dict[str, float]:
-    return _ran(code_in(results[0]), "\n".join(doc["test_list"][:3]), confined)
+    return _run_tests(code_in(results[0]), "\n".join(doc["test_list"][:3]), confined)
 
 
 def _humaneval(confined: bool) -> dict[str, Any]:
@@ -179,10 +183,10 @@ def _humaneval_results(doc: dict[str, Any], results: list[str], confined: bool =
     code = code_in(results[0])
     # A whole function behind the prompt, whose docstring is body enough, replaces the prompt's.
     program = f"{doc['prompt']}\n{code}" if f"def {doc['entry_point']}" in code else doc["prompt"] + code
-    return _ran(program, f"{doc['test']}\ncheck({doc['entry_point']})", confined)
+    return _run_tests(program, f"{doc['test']}\ncheck({doc['entry_point']})", confined)
 
 
-def _ran(program: str, tests: str, confined: bool) -> dict[str, float]:
+def _run_tests(program: str, tests: str, confined: bool) -> dict[str, float]:
     return {"pass_at_1": float(run_python(program, tests, Limits(), confined).passed)}
 
 
