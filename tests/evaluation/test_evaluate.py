@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -258,7 +259,7 @@ def test_the_default_baseline_is_confidence() -> None:
         ({"seed": 2**31}, "seed must be in"),
     ],
 )
-def test_invalid_options_are_refused(options: dict[str, int], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evaluate(Toy(), CountingTable(), {"random": load_scheduler("random")}, options=EvaluationOptions(**options))
     with pytest.raises(ValueError, match="at least one scheduler"):

@@ -38,8 +38,8 @@ def list_presets(kind: str | None = None) -> tuple[Preset, ...]:
     """The presets of one kind, or of every kind, by name."""
     found = []
     for path in PRESET_FILES.glob(f"{kind or '*'}/*.toml"):
-        rows = [(*row[:2], path, row[2]) for row in read_preset_rows(path, _over)]
-        found += [Preset(path.parent.name, *row) for row in rows or [(path.stem, _description(path), path)]]
+        rows = [Preset(path.parent.name, name, about, path, table) for name, about, table in read_preset_rows(path, _over)]
+        found += rows or [Preset(path.parent.name, path.stem, _description(path), path)]
     return tuple(sorted(found, key=lambda preset: (preset.kind, preset.name)))
 
 
