@@ -234,36 +234,33 @@ class _Decoder:
 
 
 def _row(name: str, decoding: str, result: _Measurement, versus: Versus | None, strata: list[str]) -> Row:
-    n = len(result.exact)
-    low, high = wilson(int(result.exact.sum()), n)
-    cell, nll = mean_interval(result.share), Interval(float("nan"), float("nan"), float("nan"))
+    cell, nll = mean_interval(result.share), Interval(math.nan, math.nan, math.nan)
     if not np.isnan(result.nll).any():
         nll = mean_interval(result.nll)
     return Row(
         scheduler=name,
         decoding=decoding,
-        n=n,
-        exact=float(result.exact.mean()),
-        exact_low=low,
-        exact_high=high,
+        **_accuracy(result.exact),
         cell=cell.mean,
         cell_low=max(0.0, cell.low),  # Student's interval ignores that a share ends at 0 and 1
         cell_high=min(1.0, cell.high),
         nll=nll.mean,
         nll_low=nll.low,
         nll_high=nll.high,
-        denoiser_calls=result.calls / n,
+        denoiser_calls=result.calls / len(result.exact),
         steps=float(result.steps.mean()),
         seconds=result.seconds,
         versus=versus,
-        strata={label: _stratum(result.exact[[s == label for s in strata]]) for label in sorted(set(strata))},
+        strata={
+            label: Stratum(**_accuracy(result.exact[[s == label for s in strata]])) for label in sorted(set(strata))
+        },
         solved="".join("1" if right else "0" for right in result.exact),
     )
 
 
-def _stratum(exact: NDArray[np.bool_]) -> Stratum:
+def _accuracy(exact: NDArray[np.bool_]) -> dict[str, Any]:
     low, high = wilson(int(exact.sum()), len(exact))
-    return Stratum(n=len(exact), exact=float(exact.mean()), exact_low=low, exact_high=high)
+    return {"n": len(exact), "exact": float(exact.mean()), "exact_low": low, "exact_high": high}
 
 
 def _versus(baseline: str, result: _Measurement, reference: _Measurement) -> Versus:

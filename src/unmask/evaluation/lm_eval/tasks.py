@@ -1,7 +1,7 @@
 """lm-eval tasks from files or from the hub: GSM8K, MBPP, MATH-500, IFEval, HumanEval.
 
 Prompts, few-shot examples, stop strings and metrics are those of lm-eval's tasks ``gsm8k``, ``mbpp``, ``minerva_math500``,
-``ifeval`` and ``humaneval``, whose own functions are used where they work offline. What differs:
+``ifeval`` and ``humaneval``: their YAML files are read, and their functions used where they work offline. Differences:
 
 * with ``data`` the documents come from ``data/<folder>/<file>`` (``FILES``) instead of the hub;
 * code is run by :mod:`unmask.tasks.sandbox.sandbox`, not by ``evaluate``'s ``code_eval``, which confines nothing;
@@ -12,6 +12,7 @@ Prompts, few-shot examples, stop strings and metrics are those of lm-eval's task
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import lm_eval.tasks
+import yaml
 from datasets.exceptions import DatasetNotFoundError
 from lm_eval.api.task import ConfigurableTask
 
@@ -39,11 +42,9 @@ MBPP_SHOTS = (2, 3, 4)
 """By task_id: the examples that MBPP's authors, and lm-eval, show."""
 EXAMPLES = {"mbpp": 3, "math500": 4, "ifeval": 0, "humaneval": 0}
 """Worked examples that there are; GSM8K draws them from its training split."""
+DROPPED = ("task", "tag", "include", "repeats", "unsafe_code")
+"""Settings of lm-eval's YAML files that are not used."""
 MEAN = {"aggregation": "mean", "higher_is_better": True}
-MBPP_PROMPT = (
-    "You are an expert Python programmer, and here is your task: {{text}} Your code should pass these tests:\n\n"
-    "{{test_list[0]}}\n{{test_list[1]}}\n{{test_list[2]}}\n[BEGIN]\n"
-)
 
 
 def load_task(
@@ -90,42 +91,21 @@ def _check(name: str, shots: int | None, confined: bool) -> None:
         raise ValueError(f"{name} has {most} worked examples: expected at most {most} shots, got {shots}")
 
 
-def _gsm8k(confined: bool) -> dict[str, Any]:
-    def regex(name: str, pattern: str, **more: Any) -> dict[str, Any]:
-        return {
-            "name": name,
-            "filter": [{"function": "regex", "regex_pattern": pattern, **more}, {"function": "take_first"}],
-        }
+def _load_yaml(file: str) -> dict[str, Any]:
+    """The settings of one of lm-eval's own tasks, without its functions, some of which need a network to be imported."""
 
-    return {
-        "dataset_path": "openai/gsm8k",
-        "dataset_name": "main",
-        "training_split": "train",
-        "fewshot_split": "train",
-        "test_split": "test",
-        "doc_to_text": "Question: {{question}}\nAnswer:",
-        "doc_to_target": "{{answer}}",
-        "num_fewshot": 5,
-        "generation_kwargs": {"until": ["Question:", "</s>", "<|im_end|>"], "do_sample": False, "temperature": 0.0},
-        "metric_list": [
-            {
-                "metric": "exact_match",
-                **MEAN,
-                "ignore_case": True,
-                "ignore_punctuation": False,
-                "regexes_to_ignore": [",", "\\$", "(?s).*#### ", "\\.$"],
-            }
-        ],
-        "filter_list": [
-            regex("strict-match", "#### (\\-?[0-9\\.\\,]+)"),
-            regex("flexible-extract", "(-?[$0-9.,]{2,})|(-?[0-9]+)", group_select=-1),
-            {
-                "name": "final-answer",
-                "filter": [{"function": "custom", "filter_fn": _final_numbers}, {"function": "take_first"}],
-            },
-        ],
-        "metadata": {"version": 3.0},
-    }
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_constructor("!function", lambda loader, node: None)
+    config = yaml.load((Path(lm_eval.tasks.__file__).parent / file).read_text("utf-8"), Loader)
+    return {key: value for key, value in config.items() if key not in DROPPED}
+
+
+def _gsm8k(confined: bool) -> dict[str, Any]:
+    config = _load_yaml("gsm8k/gsm8k.yaml")
+    steps = [{"function": "custom", "filter_fn": _final_numbers}, {"function": "take_first"}]
+    return {**config, "filter_list": [*config["filter_list"], {"name": "final-answer", "filter": steps}]}
 
 
 def _final_numbers(responses: list[list[str]], docs: list[dict[str, Any]]) -> list[list[str]]:
@@ -138,18 +118,11 @@ def _format_number(value: Any) -> str:
 
 def _mbpp(confined: bool) -> dict[str, Any]:
     return {
-        "dataset_path": "google-research-datasets/mbpp",
-        "dataset_name": "full",
-        "test_split": "test",
-        "doc_to_text": MBPP_PROMPT,
+        **_load_yaml("mbpp/mbpp.yaml"),
         "doc_to_target": "{% if is_fewshot is defined %}{{code}}\n[DONE]{% else %}{{test_list | join('\n')}}{% endif %}",
-        "target_delimiter": "",
-        "num_fewshot": 3,
         "fewshot_config": {"sampler": "first_n", "split": "prompt", "process_docs": _mbpp_examples},
-        "generation_kwargs": {"until": ["[DONE]"], "do_sample": False},
         "process_results": partial(_mbpp_results, confined=confined),
         "metric_list": [{"metric": "pass_at_1", **MEAN}],
-        "metadata": {"version": 1.0},
     }
 
 
@@ -163,19 +136,10 @@ def _mbpp_results(doc: dict[str, Any], results: list[str], confined: bool = True
 
 def _humaneval(confined: bool) -> dict[str, Any]:
     return {
-        "dataset_path": "openai/openai_humaneval",
-        "test_split": "test",
-        "doc_to_text": "{{prompt}}",
-        "doc_to_target": "{{test}}\ncheck({{entry_point}})",
-        "num_fewshot": 0,
-        "generation_kwargs": {
-            "until": ["\nclass", "\ndef", "\n#", "\nif", "\nprint"],
-            "max_gen_toks": 1024,
-            "do_sample": False,
-        },
+        **_load_yaml("humaneval/humaneval.yaml"),
+        "filter_list": None,
         "process_results": partial(_humaneval_results, confined=confined),
         "metric_list": [{"metric": "pass_at_1", **MEAN}],
-        "metadata": {"version": 1.0},
     }
 
 
@@ -191,48 +155,32 @@ def _run_tests(program: str, tests: str, confined: bool) -> dict[str, float]:
 
 
 def _math500(confined: bool) -> dict[str, Any]:
-    minerva = _scorer("lm_eval.tasks.minerva_math.utils")
+    minerva = _import_scorer("lm_eval.tasks.minerva_math.utils")
 
     def process_results(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
         boxed = math_equal(math_answer(results[0]), math_answer(doc["solution"]))
         scores = {**minerva.process_results(doc, results), "boxed_match": boxed}
         return {name: float(value) for name, value in scores.items()}
 
+    config = _load_yaml("minerva_math/minerva_math_algebra.yaml") | _load_yaml("minerva_math/minerva_math500.yaml")
     return {
-        "dataset_path": "HuggingFaceH4/MATH-500",
-        "dataset_name": "default",
-        "test_split": "test",
+        **config,
         "process_docs": minerva.process_docs,
         "doc_to_text": minerva.doc_to_text,
-        "doc_to_target": "{{answer if few_shot is undefined else solution}}",
         "process_results": process_results,
-        "num_fewshot": 4,
         "fewshot_config": {"sampler": "first_n", "samples": minerva.list_fewshot_samples()},
-        "generation_kwargs": {"until": ["Problem:"], "do_sample": False, "temperature": 0},
-        "metric_list": [{"metric": name, **MEAN} for name in ("exact_match", "math_verify", "boxed_match")],
-        "metadata": {"version": 3.1},
+        "metric_list": [*config["metric_list"], {"metric": "boxed_match", **MEAN}],
     }
 
 
 def _ifeval(confined: bool) -> dict[str, Any]:
-    scorer = _scorer("lm_eval.tasks.ifeval.utils")
-    by_instruction = {"aggregation": scorer.agg_inst_level_acc, "higher_is_better": True}
-    return {
-        "dataset_path": "google/IFEval",
-        "test_split": "train",
-        "doc_to_text": "prompt",
-        "doc_to_target": 0,
-        "num_fewshot": 0,
-        "process_results": scorer.process_results,
-        "generation_kwargs": {"until": [], "do_sample": False, "temperature": 0.0, "max_gen_toks": 1280},
-        "metric_list": [
-            {"metric": "prompt_level_strict_acc", **MEAN},
-            {"metric": "inst_level_strict_acc", **by_instruction},
-            {"metric": "prompt_level_loose_acc", **MEAN},
-            {"metric": "inst_level_loose_acc", **by_instruction},
-        ],
-        "metadata": {"version": 4.0},
-    }
+    scorer = _import_scorer("lm_eval.tasks.ifeval.utils")
+    config = _load_yaml("ifeval/ifeval.yaml")
+    metrics = [
+        {**metric, "aggregation": metric["aggregation"] or scorer.agg_inst_level_acc}
+        for metric in config["metric_list"]
+    ]
+    return {**config, "process_results": scorer.process_results, "metric_list": metrics}
 
 
 TASKS: dict[str, Callable[[bool], dict[str, Any]]] = {
@@ -252,9 +200,7 @@ MAIN_METRIC = {
 """The number that is compared with published ones."""
 
 
-def _scorer(module: str) -> Any:
-    import importlib
-
+def _import_scorer(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except (ImportError, AssertionError, LookupError, OSError) as error:
