@@ -9,11 +9,12 @@ Symbols: n observations, x successes, z the normal quantile of the level; *won* 
     paired_bootstrap  two arrays of numbers, paired  mean difference, percentile interval
     mean_interval     a few numbers, e.g. one a seed mean, Student's t interval
 
-scipy.stats takes half a second to import, so the functions that need it import it.
+scipy.stats takes half a second to import, so the function that needs it imports it. Wilson and t are closed forms here because
+recorded intervals are compared bit by bit, and scipy's differ from these in the last digits.
 """
 
 from dataclasses import dataclass
-from math import inf, nan, sqrt
+from math import cos, inf, nan, pi, sin, sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -49,15 +50,19 @@ def wilson(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
 
     Unlike p ± z·se it stays inside [0, 1] and has a width at p = 0 and p = 1.
     """
-    from scipy.stats import binomtest
-
     if not 0 <= successes <= n:
         raise ValueError(f"expected 0 <= successes <= n, got successes={successes}, n={n}")
-    _normal_quantile(level)
+    z = _normal_quantile(level)
     if n == 0:
         return 0.0, 1.0
-    interval = binomtest(successes, n).proportion_ci(level, method="wilson")
-    return float(interval.low), float(interval.high)
+    p = successes / n
+    centre = p + z * z / (2 * n)
+    reach = z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    # Rounding must not turn the exact 0 and 1 of the extreme counts into 1e-17 and 0.9999.
+    low = 0.0 if successes == 0 else (centre - reach) / scale
+    high = 1.0 if successes == n else (centre + reach) / scale
+    return low, high
 
 
 def mcnemar_exact(won: int, lost: int) -> float:
@@ -127,8 +132,6 @@ def paired_bootstrap(
 
 def mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
     """Student's t interval, mean ± t_{n-1} s/√n. Fit for a few seeds, where a bootstrap is far too narrow."""
-    from scipy.stats import t
-
     _normal_quantile(level)  # rejects a level outside (0, 1)
     numbers = _numbers(values, "values")
     n = len(numbers)
@@ -139,7 +142,7 @@ def mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
         return Interval(mean, -inf, inf)
     if (numbers == numbers[0]).all():
         return Interval(float(numbers[0]), float(numbers[0]), float(numbers[0]))
-    reach = float(t.ppf((1 + level) / 2, n - 1)) * float(numbers.std(ddof=1)) / sqrt(n)
+    reach = _t_quantile(level, n - 1) * float(numbers.std(ddof=1)) / sqrt(n)
     return Interval(mean, mean - reach, mean + reach)
 
 
@@ -148,6 +151,31 @@ def _normal_quantile(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"expected a confidence level between 0 and 1 such as 0.95, got {level}")
     return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def _t_quantile(level: float, freedom: int) -> float:
+    """t with P(|T| <= t) = level, by bisection on the closed form for whole degrees of freedom."""
+    z = _normal_quantile(level)
+    if freedom > 10_000:  # first Cornish-Fisher term; the next is below 1e-7
+        return z + (z**3 + z) / (4 * freedom)
+    low, high = 0.0, pi / 2  # in the angle θ = atan(t / √freedom), where the range is finite
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_within(middle, freedom) < level else (low, middle)
+    return sqrt(freedom) * sin(low) / cos(low)
+
+
+def _t_within(angle: float, freedom: int) -> float:
+    """P(|T| <= √freedom · tan(angle)), Abramowitz & Stegun 26.7.3 and 26.7.4."""
+    square = cos(angle) ** 2
+    if freedom % 2 == 0:
+        k = np.arange(1, freedom // 2)
+        return sin(angle) * float(1 + np.cumprod((2 * k - 1) / (2 * k) * square).sum())
+    if freedom == 1:
+        return 2 * angle / pi
+    k = np.arange(1, (freedom - 1) // 2)
+    series = 1 + np.cumprod(2 * k / (2 * k + 1) * square).sum()
+    return 2 / pi * (angle + sin(angle) * cos(angle) * float(series))
 
 
 def _outcomes(values: ArrayLike, name: str) -> np.ndarray:
