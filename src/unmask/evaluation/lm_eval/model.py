@@ -35,7 +35,7 @@ from unmask.evaluation.lm_eval.requests import (
     parse_model_args,
 )
 from unmask.evaluation.lm_eval.samples import hash_json
-from unmask.evaluation.lm_eval.session import Cost, Job, Pending, Session, seed_of
+from unmask.evaluation.lm_eval.session import Cost, Job, Pending, Session, to_seed
 from unmask.evaluation.lm_eval.settings import AnswerOptions
 from unmask.generation.generate import Watch, generate
 from unmask.generation.likelihood import Scored, monte_carlo_likelihood, path_likelihood
@@ -76,8 +76,11 @@ class UnmaskLM(LM):
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         tokenizer = denoiser if tokenizer is None else tokenizer
         self.name, self._tokenizer_name = _name(denoiser), _name(tokenizer)
-        self.denoiser = load_denoiser(denoiser, DTYPES[dtype], **placed(device)) if _is_name(denoiser) else denoiser
-        self.tokenizer = ChatTokenizer(load_tokenizer(tokenizer) if _is_name(tokenizer) else tokenizer)
+        if isinstance(denoiser, str | Path):
+            denoiser = load_denoiser(denoiser, DTYPES[dtype], **placed(device))
+        if isinstance(tokenizer, str | Path):
+            tokenizer = load_tokenizer(tokenizer)
+        self.denoiser, self.tokenizer = denoiser, ChatTokenizer(tokenizer)
         self.scheduler = load_scheduler(self.options.scheduler, self.denoiser, self.name)
         longest = getattr(getattr(self.denoiser, "config", None), "max_length", None)
         self.max_length = max_length or longest or 4096
@@ -161,13 +164,7 @@ class UnmaskLM(LM):
         # 1 per step of a row, or 2 under guidance, or more with a scheduler that looks ahead
         calls = done.trajectory.denoiser_calls / max(1, sum(steps))
         return [
-            {
-                "text": text,
-                "reveals": n,
-                "steps": s,
-                "denoiser_calls": round(calls * s, 3),
-                "seconds": round(seconds, 4),
-            }
+            {"text": text, **_cost(n, s, calls * s, seconds)}
             for text, n, s in zip(done.texts, reveals, steps, strict=True)
         ]
 
@@ -184,11 +181,10 @@ class UnmaskLM(LM):
 
     def _score_jobs(self, jobs: Sequence[Job], windows: list[list[Window]]) -> list[dict[str, Any]]:
         began = time.perf_counter()
-        flat = [(n, nth, *window) for n, each in enumerate(windows) for nth, window in enumerate(each) if window[1]]
         totals, greedy, calls = [0.0] * len(jobs), [True] * len(jobs), 0
-        for some in _split(flat, self.batch):
+        for some in _split(_flatten(windows), self.batch):
             prompts = [fit_prompt(prompt, answer, self.max_length) for _, _, prompt, answer in some]
-            seeds = [seed_of(hash_json(jobs[n].key, nth)) for n, nth, _, _ in some]
+            seeds = [to_seed(hash_json(jobs[n].key, nth)) for n, nth, _, _ in some]
             scored = self._score(prompts, [answer for *_, answer in some], seeds)
             calls += scored.denoiser_calls
             for (n, *_), logp, same in zip(some, scored.logp, scored.greedy, strict=True):
@@ -196,25 +192,18 @@ class UnmaskLM(LM):
                 greedy[n] = greedy[n] and bool(same)
         decoded = self.options.likelihood == "path" or self.options.greedy
         lengths = [sum(len(answer) for _, answer in each) for each in windows]
-        seconds = round((time.perf_counter() - began) / len(jobs), 4)
-        shares = [round(calls * length / max(1, sum(lengths)), 3) for length in lengths]
+        seconds, per_token = (time.perf_counter() - began) / len(jobs), calls / max(1, sum(lengths))
         return [
-            {
-                "response": [logp, same and decoded],
-                "reveals": n,
-                "steps": n,
-                "denoiser_calls": share,
-                "seconds": seconds,
-            }
-            for logp, same, n, share in zip(totals, greedy, lengths, shares, strict=True)
+            {"response": [logp, same and decoded], **_cost(n, n, per_token * n, seconds)}
+            for logp, same, n in zip(totals, greedy, lengths, strict=True)
         ]
 
     def _score(self, prompts: list[list[int]], answers: list[list[int]], seeds: list[int]) -> Scored:
         options = self.options
         if options.likelihood == "path":
             return self._score_exactly(prompts, answers, seeds)
-        guidance = options.decoding.guidance
-        estimate = monte_carlo_likelihood(self.denoiser, prompts, answers, seeds, options.samples, guidance, self.batch)
+        masks = (options.samples, options.decoding.guidance, self.batch)
+        estimate = monte_carlo_likelihood(self.denoiser, prompts, answers, seeds, *masks)
         if not options.greedy:
             return estimate
         exact = self._score_exactly(prompts, answers, seeds)
@@ -227,9 +216,9 @@ class UnmaskLM(LM):
             alike.setdefault(len(answer) if self.options.decoding.steps is not None else 0, []).append(n)
         found = Scored([0.0] * len(prompts), [None] * len(prompts), 0)
         for length, rows in alike.items():
-            chosen = ([column[n] for n in rows] for column in (prompts, answers, seeds))
-            mine, theirs, own = chosen
-            part = path_likelihood(self.denoiser, self.scheduler, mine, theirs, self.options.decoding_of(length), own)
+            picked: list[Any] = [[column[n] for n in rows] for column in (prompts, answers, seeds)]
+            decoding = self.options.decoding_of(length)
+            part = path_likelihood(self.denoiser, self.scheduler, *picked[:2], decoding, picked[2])
             for n, logp, greedy in zip(rows, part.logp, part.greedy, strict=True):
                 found.logp[n], found.greedy[n] = logp, greedy
             found = replace(found, denoiser_calls=found.denoiser_calls + part.denoiser_calls)
@@ -243,12 +232,18 @@ class UnmaskLM(LM):
             )
 
 
-def _is_name(given: Any) -> bool:
-    return isinstance(given, str | Path)
+def _cost(reveals: int, steps: int, calls: float, seconds: float) -> dict[str, Any]:
+    """A record's part of the cost."""
+    return {"reveals": reveals, "steps": steps, "denoiser_calls": round(calls, 3), "seconds": round(seconds, 4)}
 
 
 def _name(given: Any) -> str:
-    return str(given) if _is_name(given) else type(given).__name__
+    return str(given) if isinstance(given, str | Path) else type(given).__name__
+
+
+def _flatten(windows: list[list[Window]]) -> list[tuple[int, int, list[int], list[int]]]:
+    """(request, number of the window, prompt, answer) of every window that has an answer."""
+    return [(n, nth, *window) for n, each in enumerate(windows) for nth, window in enumerate(each) if window[1]]
 
 
 def _split(items: Sequence[Any], size: int) -> list[Any]:

@@ -71,10 +71,10 @@ class Job:
 
     @property
     def seed(self) -> int:
-        return seed_of(self.key)
+        return to_seed(self.key)
 
 
-def seed_of(key: str) -> int:
+def to_seed(key: str) -> int:
     return int(key[:15], 16)
 
 
