@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.evaluation.statistics import Interval, compare, mcnemar_exact, mean_interval, paired_bootstrap, wilson
@@ -41,6 +41,7 @@ def test_compare_by_hand() -> None:
     assert (paired.low, paired.high, paired.p) == pytest.approx((-0.508, -0.013, 0.0703), abs=5e-4)
 
 
+@settings(deadline=None)  # the first call imports scipy
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1), st.sampled_from([0.5, 0.9, 0.95]))
 def test_compare_is_antisymmetric_and_contains_the_difference(pairs: list[tuple[bool, bool]], level: float) -> None:
     a, b = np.array(pairs).T
