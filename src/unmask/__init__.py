@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         scheduler,
     )
     from unmask.denoisers.loading import load_denoiser
-    from unmask.evaluation.evaluate import Report, evaluate
+    from unmask.evaluation.evaluate import EvaluationOptions, Report, evaluate
     from unmask.generation.generate import Generation, generate, infill
     from unmask.schedulers.loading import load_scheduler
 
@@ -36,6 +36,7 @@ __all__ = [
     "Canvas",
     "Decoding",
     "Denoiser",
+    "EvaluationOptions",
     "Generation",
     "Pace",
     "Report",
@@ -64,7 +65,7 @@ _MODULES = {
         *("Canvas", "Denoiser", "Pace", "Scheduler", "States", "Task", "Trajectory", "Verdict", "View", "scheduler"),
     ),
     "unmask.denoisers.loading": ("load_denoiser",),
-    "unmask.evaluation.evaluate": ("Report", "evaluate"),
+    "unmask.evaluation.evaluate": ("EvaluationOptions", "Report", "evaluate"),
     "unmask.generation.generate": ("Generation", "generate", "infill"),
     "unmask.schedulers.loading": ("load_scheduler",),
 }

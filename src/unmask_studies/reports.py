@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler, Task
 from unmask.denoisers.loading import load_denoiser
-from unmask.evaluation.evaluate import Report, Row, Versus, evaluate
+from unmask.evaluation.evaluate import EvaluationOptions, Report, Row, Versus, evaluate
 from unmask.evaluation.statistics import Interval, compare, paired_bootstrap
 from unmask.report.gather import report_of
 from unmask.report.tables import is_oracle
@@ -52,10 +52,7 @@ def evaluate_scheduler(
         model,
         dict([scheduler]),
         {"sequential": decoding},
-        denoiser_name=denoiser,
-        batch=BATCH,
-        seed=seed,
-        likelihood=likelihood,
+        EvaluationOptions(denoiser, batch=BATCH, seed=seed, likelihood=likelihood),
     )
     return to_json(report)
 

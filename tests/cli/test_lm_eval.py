@@ -14,9 +14,10 @@ pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install unm
 from support.families import write
 from support.tokenizers import words
 from unmask.cli import main as cli
+from unmask.decoding.options import Decoding
 from unmask.evaluation.lm_eval.model import UnmaskLM
 from unmask.evaluation.lm_eval.run import evaluate_task
-from unmask.evaluation.lm_eval.settings import LmDecoding, LmEval
+from unmask.evaluation.lm_eval.settings import AnswerOptions, LmEval
 from unmask.evaluation.lm_eval.tasks import load_task
 from unmask.report.traces.reading import read
 from unmask.runs.presets import list_presets, load_preset
@@ -88,13 +89,13 @@ def test_the_command_and_python_agree(
     run(monkeypatch, *given, "--limit", 4, "--out", out)
     shown = capsys.readouterr().out
     results = json.loads((out / "results.json").read_text())
-    decoding = LmDecoding(length=6, block=3, scheduler="margin", ends="suppress")
-    model = UnmaskLM(str(folder), decoding, batch_size=1)
+    options = AnswerOptions(length=6, scheduler="margin", decoding=Decoding(block=3, ends="suppress"))
+    model = UnmaskLM(str(folder), options, batch_size=1)
     found = evaluate_task(model, load_task("gsm8k", data, shots=2, length=6), limit=4)
     assert results["scores"] == found["scores"]
     assert len(set(results["scores"].values())) > 0 and results["documents"] == 4
     texts = [json.loads(line)["response"] for line in (out / "samples.jsonl").read_text().splitlines()]
-    assert sorted(texts) == sorted(record["response"] for record in model.log.records.values())
+    assert sorted(texts) == sorted(record["response"] for record in model.session.log.records.values())
     assert "74.2%" in shown  # what was published for margin, beside the main metric
     assert "margin" in shown and "4 problems, 2-shot" in shown
     again = shown.split("another folder:")[1].split()
@@ -113,7 +114,7 @@ def test_the_command_and_python_agree(
 
 
 def test_chat_and_turns_reach_the_prompt(folder: Path, data: Path) -> None:
-    model = UnmaskLM(str(folder), LmDecoding(length=2))
+    model = UnmaskLM(str(folder), AnswerOptions(length=2))
     seen: list[str] = []
     original = model.generate_until
     model.generate_until = lambda requests: [seen.extend(r.args[0] for r in requests), original(requests)][1]  # type: ignore
@@ -165,13 +166,13 @@ def test_every_preset_says_what_it_reproduces() -> None:
     presets = list_presets("lm_eval")
     assert len(presets) == 35
     for preset in presets:
-        config = load_preset(preset.path, LmEval)
+        config = load_preset(preset.name, LmEval, "lm_eval")
         numbers = [int(word) for word in preset.name.split("-") if word.isdigit()]
-        decoding = config.decoding
+        length, decoding = config.answers.length, config.answers.decoding
         assert config.source and config.task in preset.name
         if numbers:
-            assert numbers[0] == decoding.length
+            assert numbers[0] == length
             whole = "any" in preset.name or (len(numbers) > 1 and numbers[1] == numbers[0])
             assert decoding.block == (None if whole else numbers[1])
-        assert (decoding.steps or decoding.length) == (numbers[2] if len(numbers) > 2 else decoding.length)
+        assert (decoding.steps or length) == (numbers[2] if len(numbers) > 2 else length)
         assert all(0 < value < 1 for value in config.published.values())

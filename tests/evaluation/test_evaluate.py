@@ -1,4 +1,4 @@
-"""The table's numbers: by hand on a toy task, and on real puzzles with the denoiser that ships."""
+"""evaluate(): numbers by hand on a toy task, and on real puzzles with a shipped denoiser."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from support.denoisers import CountingTable
+from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import trajectory_logp, unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict, View
 from unmask.denoisers.loading import load_denoiser
-from unmask.evaluation.evaluate import Report, evaluate
+from unmask.evaluation.evaluate import EvaluationOptions, Report, evaluate
 from unmask.evaluation.statistics import mcnemar_exact, wilson
 from unmask.schedulers.loading import SCHEDULERS, load_scheduler
 from unmask.tasks.sudoku.task import SudokuTask
@@ -28,18 +30,18 @@ FIELDS = {"scheduler", "exact", "exact_low", "exact_high", "cell", "nll", "denoi
 
 @dataclass
 class Toy:
-    """``n`` rows of noise, of 3 to 8 positions with padding behind them; ``asked`` notes which rows were decoded together."""
+    """``n`` rows of noise, of 3 to 8 positions with padding behind them; ``batches`` lists the rows decoded together."""
 
     n: int = 12
     mask_id: int = 3
     name: str = "toy"
-    asked: list[tuple[int, ...]] = field(default_factory=list)
+    batches: list[tuple[int, ...]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return self.n
 
     def canvas(self, rows: Sequence[int]) -> Canvas:
-        self.asked.append(tuple(rows))
+        self.batches.append(tuple(rows))
         generator = torch.Generator().manual_seed(0)
         values = torch.randint(0, 3, (self.n, 8), generator=generator)[list(rows)]
         real = torch.arange(8) < torch.tensor([3 + row % 6 for row in rows])[:, None]
@@ -69,11 +71,13 @@ def puzzles() -> SudokuTask:
 
 @pytest.fixture(scope="module")
 def report(denoiser: Denoiser, puzzles: SudokuTask) -> Report:
-    return evaluate(puzzles, denoiser, {name: load_scheduler(name) for name in NAMES}, seed=3)
+    return evaluate(
+        puzzles, denoiser, {name: load_scheduler(name) for name in NAMES}, options=EvaluationOptions(seed=3)
+    )
 
 
-def test_some_are_solved_and_some_are_not(report: Report) -> None:
-    """Otherwise the tests below would not see both branches of the likelihood."""
+def test_the_puzzles_are_partly_solved(report: Report) -> None:
+    """Otherwise the tests below would not cover both branches of the likelihood."""
     solved = "".join(row.solved for row in report.rows)
     assert "0" in solved
     assert "1" in solved
@@ -83,9 +87,9 @@ def test_some_are_solved_and_some_are_not(report: Report) -> None:
 def test_likelihood_is_the_teacher_forced_one(
     report: Report, denoiser: Denoiser, puzzles: SudokuTask, name: str
 ) -> None:
-    """The decoding that was right stands for teacher forcing. Priced here from scratch, state by state, along the forced order."""
+    """Against the forced order priced from scratch, state by state: rows that were right are not decoded again."""
     canvas = puzzles.canvas(range(N))
-    seeds = torch.tensor([3 * 2**32 + row for row in range(N)])
+    seeds = row_seeds(3, range(N))
     forced = unmask(
         denoiser,
         load_scheduler(name),
@@ -130,14 +134,16 @@ def test_likelihood_of_every_scheduler(name: str, ends: tuple[int, ...]) -> None
         forced=True,
     )
     priced = -trajectory_logp(denoiser, canvas.truth, forced.order, attention=canvas.attention).double().sum(1)
-    row = evaluate(task, denoiser, {name: task.scheduler}, batch=12).rows[0]
+    row = evaluate(task, denoiser, {name: task.scheduler}, options=EvaluationOptions(batch=12)).rows[0]
     assert 0 < row.exact < 1 or name.startswith("gt_") or name in ("best", "worst")
     assert row.nll == pytest.approx(float(priced.mean()), rel=1e-6)
 
 
 def test_batches_change_no_number(report: Report, denoiser: Denoiser, puzzles: SudokuTask) -> None:
     names = ("random", "expert")
-    again = evaluate(puzzles, denoiser, {name: load_scheduler(name) for name in names}, seed=3, batch=2)
+    again = evaluate(
+        puzzles, denoiser, {name: load_scheduler(name) for name in names}, options=EvaluationOptions(seed=3, batch=2)
+    )
     for name in names:
         a, b = report.row(name), again.row(name)
         assert (a.solved, a.exact, a.cell, a.steps) == (b.solved, b.exact, b.cell, b.steps)
@@ -145,20 +151,22 @@ def test_batches_change_no_number(report: Report, denoiser: Denoiser, puzzles: S
         assert a.nll == pytest.approx(b.nll, rel=1e-5)
 
 
-def test_batches_change_no_bit_of_an_exact_denoiser() -> None:
-    """With a denoiser in integers there is no rounding to hide behind. Rows differ in length, so they leave at different steps."""
+def test_batches_change_no_bit_with_an_integer_denoiser() -> None:
+    """No rounding with a denoiser in integers. Rows differ in length, so they leave at different steps."""
     results = []
     for batch in (5, 12):
         schedulers = {name: load_scheduler(name) for name in ("random", "confidence", "gumbel_confidence")}
         decodings = {"sequential": Decoding(), "block 2": Decoding(block=2), "3 steps": Decoding(steps=3)}
-        toy = evaluate(Toy(), CountingTable(), schedulers, decodings, batch=batch, seed=1)
+        toy = evaluate(Toy(), CountingTable(), schedulers, decodings, EvaluationOptions(batch=batch, seed=1))
         results.append([(row.solved, row.cell, row.nll, row.denoiser_calls, row.steps) for row in toy.rows])
     assert results[0] == results[1]
 
 
-def test_the_seed_moves_random_orders_only() -> None:
+def test_the_seed_changes_random_orders_only() -> None:
     schedulers = {name: load_scheduler(name) for name in ("random", "confidence")}
-    first, second = (evaluate(Toy(), CountingTable(), schedulers, seed=seed) for seed in (0, 1))
+    first, second = (
+        evaluate(Toy(), CountingTable(), schedulers, options=EvaluationOptions(seed=seed)) for seed in (0, 1)
+    )
     assert first.row("random").nll != second.row("random").nll
     assert first.row("confidence").nll == second.row("confidence").nll
 
@@ -173,9 +181,9 @@ def test_every_scheduler_sees_the_same_problems_and_the_same_seeds() -> None:
 
         return score
 
-    evaluate(task, CountingTable(), {"a": spy("a"), "b": spy("b")}, limit=7, batch=4)
+    evaluate(task, CountingTable(), {"a": spy("a"), "b": spy("b")}, options=EvaluationOptions(limit=7, batch=4))
     assert seen["a"] == seen["b"]
-    assert set(task.asked) == {(0, 1, 2, 3), (4, 5, 6)}
+    assert set(task.batches) == {(0, 1, 2, 3), (4, 5, 6)}
 
 
 class Judged(Toy):
@@ -196,7 +204,7 @@ class Judged(Toy):
 
 def test_wilson_pairs_and_strata_by_hand() -> None:
     schedulers = {"base": load_scheduler("left_to_right"), "new": load_scheduler("right_to_left")}
-    report = evaluate(Judged(), CountingTable(), schedulers, baseline="base")
+    report = evaluate(Judged(), CountingTable(), schedulers, options=EvaluationOptions(baseline="base"))
     base, new = report.rows
     assert (base.exact, new.exact) == (2 / 6, 4 / 6)
     assert (new.exact_low, new.exact_high) == wilson(4, 6)
@@ -232,12 +240,12 @@ def test_shares_stay_shares_and_calls_count_canvases(report: Report, puzzles: Su
         assert row.denoiser_calls == row.steps == pytest.approx(blanks)
 
 
-def test_the_baseline() -> None:
+def test_the_default_baseline_is_confidence() -> None:
     schedulers = {name: load_scheduler(name) for name in ("confidence", "margin")}
     assert evaluate(Toy(), CountingTable(), schedulers).row("margin").versus is not None
     assert evaluate(Toy(), CountingTable(), {"margin": schedulers["margin"]}).row("margin").versus is None
     with pytest.raises(ValueError, match="baseline 'entropy' is not among the schedulers"):
-        evaluate(Toy(), CountingTable(), schedulers, baseline="entropy")
+        evaluate(Toy(), CountingTable(), schedulers, options=EvaluationOptions(baseline="entropy"))
 
 
 @pytest.mark.parametrize(
@@ -251,23 +259,25 @@ def test_the_baseline() -> None:
         ({"seed": 2**31}, "seed must be in"),
     ],
 )
-def test_bad_numbers(options: dict[str, int], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        evaluate(Toy(), CountingTable(), {"random": load_scheduler("random")}, **options)  # pyright: ignore
+        evaluate(Toy(), CountingTable(), {"random": load_scheduler("random")}, options=EvaluationOptions(**options))
     with pytest.raises(ValueError, match="at least one scheduler"):
         evaluate(Toy(), CountingTable(), {})
 
 
-def test_json_is_json(tmp_path: Path, report: Report) -> None:
+def test_the_json_has_no_nan(tmp_path: Path, report: Report) -> None:
     report.write(tmp_path / "a.json", command="unmask evaluate")
     stored = json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail)
     assert stored["n"] == N
     assert [row["scheduler"] for row in stored["rows"]] == list(NAMES)
     assert all(row.keys() >= FIELDS for row in stored["rows"])
     assert stored["rows"][0]["nll"] == pytest.approx(report.rows[0].nll)
-    # One problem has no interval, and a likelihood that was not asked for is not a number: JSON knows only null.
+    # One problem has no interval, and a likelihood that was not measured is NaN: both are null in JSON.
     schedulers = {name: load_scheduler(name) for name in ("confidence", "margin")}
-    evaluate(Toy(), CountingTable(), schedulers, limit=1, likelihood=False).write(tmp_path / "b.json")
+    evaluate(Toy(), CountingTable(), schedulers, options=EvaluationOptions(limit=1, likelihood=False)).write(
+        tmp_path / "b.json"
+    )
     row = json.loads((tmp_path / "b.json").read_text(), parse_constant=pytest.fail)["rows"][1]
     assert row["nll"] is None
     assert row["versus"]["low"] is None

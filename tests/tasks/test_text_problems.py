@@ -18,7 +18,7 @@ from unmask.cli.evaluate import evaluate_command
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Problems, Task, View
 from unmask.denoisers.checkpoint import save_denoiser
-from unmask.evaluation.evaluate import evaluate
+from unmask.evaluation.evaluate import EvaluationOptions, evaluate
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import PolicyConfig
@@ -496,11 +496,11 @@ def test_evaluate_decodes_and_judges(kind: type[Written]) -> None:
     task = WrittenTask.generated(kind(count=3, split="test"))
     assert isinstance(task, Task)
     orders = {name: load_scheduler(name) for name in ("confidence", "gt_logp")}
-    report = evaluate(task, tiny(kind), orders, batch=2)
+    report = evaluate(task, tiny(kind), orders, options=EvaluationOptions(batch=2))
     assert [row.scheduler for row in report.rows] == list(orders)
     assert all(row.exact == 0 and row.nll > 10 for row in report.rows)
     assert sum(stratum.n for stratum in report.rows[0].strata.values()) == 3
-    truth = evaluate(task, Truthful(task), orders, {"any": Decoding(), "blocks": Decoding(block=8)}, batch=2)
+    truth = evaluate(task, Truthful(task), orders, {"any": Decoding(), "blocks": Decoding(block=8)}, EvaluationOptions(batch=2))
     assert len(truth.rows) == 4
     assert all(row.exact == 1 and row.cell == 1 for row in truth.rows)
 
@@ -512,7 +512,7 @@ def test_one_step_at_a_time_the_order_decides() -> None:
     """
     task = WrittenTask.generated(Arithmetic(count=12, split="test"))
     orders = {name: load_scheduler(name) for name in ("left_to_right", "random", "confidence", "entropy")}
-    report = evaluate(task, OneStep(), {**orders, "meaning": meaning}, likelihood=False)
+    report = evaluate(task, OneStep(), {**orders, "meaning": meaning}, options=EvaluationOptions(likelihood=False))
     assert report.row("meaning").exact == 1
     assert max(report.row(name).exact for name in orders) < 0.5
 

@@ -13,7 +13,7 @@ from unmask.cli.train import show_learning
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
 from unmask.denoisers.loading import load_denoiser
-from unmask.evaluation.evaluate import Report
+from unmask.evaluation.evaluate import EvaluationOptions, Report
 from unmask.report import cases, page
 from unmask.report.terminal import tables as terminal
 from unmask.report.traces import record as trace
@@ -70,7 +70,7 @@ class Demo:
 def _compare(problems: SudokuTask, folder: Path, names: dict[str, str]) -> Report:
     model = load_denoiser(folder)
     schedulers: dict[str, Scheduler] = {label: load_scheduler(name, model) for label, name in names.items()}
-    options = {"denoiser_name": str(folder), "baseline": "confidence", "batch": 64, "seed": 0, "likelihood": False}
-    report = show_evaluation(problems, model, schedulers, {"sequential": Decoding()}, **options)
+    options = EvaluationOptions(str(folder), "confidence", likelihood=False)
+    report = show_evaluation(problems, model, schedulers, {"sequential": Decoding()}, options)
     console.print(terminal.comparison(report))
     return report

@@ -10,7 +10,7 @@ from unmask.cli.sudoku import load_for_boards
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler, Task
 from unmask.denoisers.loading import load_denoiser
-from unmask.evaluation.evaluate import Report, evaluate, schedulers_named
+from unmask.evaluation.evaluate import EvaluationOptions, Report, evaluate, load_schedulers
 from unmask.generation.text_canvas import load_tokenizer
 from unmask.report import cases
 from unmask.report.terminal import tables as terminal
@@ -65,7 +65,7 @@ class Evaluate:
     clues: str | None = None
     """For generated puzzles: rao, wide, or a range such as 25-35."""
     batch: int = 64
-    """Canvases decoded processes. It changes speed and memory, not results."""
+    """Canvases decoded together. It changes speed and memory, not results."""
     seed: int = 0
     """For generated puzzles and for random orders."""
     nll: bool = True
@@ -85,11 +85,11 @@ class Evaluate:
         names = self.schedulers
         if self.task != "sudoku" and names == HEURISTICS:
             names = names[:-1]  # the expert is one at Sudoku
-        schedulers = schedulers_named(names, lambda name: load_scheduler(name, model, self.denoiser))
-        options = {"denoiser_name": self.denoiser, "baseline": self.baseline, "batch": self.batch}
-        report = show_evaluation(
-            problems, model, schedulers, self.decodings, **options, seed=self.seed, likelihood=self.nll
+        schedulers = load_schedulers(names, lambda name: load_scheduler(name, model, self.denoiser))
+        options = EvaluationOptions(
+            self.denoiser, self.baseline, batch=self.batch, seed=self.seed, likelihood=self.nll
         )
+        report = show_evaluation(problems, model, schedulers, self.decodings, options)
         if not FIRST:
             return  # of several processes one writes
         console.print(terminal.comparison(report))
@@ -168,7 +168,11 @@ class Evaluate:
 
 
 def show_evaluation(
-    problems: Task, model: Any, schedulers: dict[str, Scheduler], decodings: dict[str, Decoding], **options: Any
+    problems: Task,
+    model: Any,
+    schedulers: dict[str, Scheduler],
+    decodings: dict[str, Decoding],
+    options: EvaluationOptions,
 ) -> Report:
     """Decode everything with a live line."""
     with progress_bar("{task.description}", "puzzles") as progress:
@@ -177,4 +181,6 @@ def show_evaluation(
         def advance(scheduler: str, count: int) -> None:
             progress.update(bar, advance=count, description=scheduler)
 
-        return evaluate(problems, model, schedulers, decodings, progress=advance, processes=current_group(), **options)
+        return evaluate(
+            problems, model, schedulers, decodings, options, progress=advance, processes=current_group()
+        )

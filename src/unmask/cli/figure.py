@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from unmask.cli.shell import console, require_writable
 from unmask.cli.sudoku import load_for_boards
-from unmask.evaluation.evaluate import evaluate, schedulers_named
+from unmask.evaluation.evaluate import EvaluationOptions, evaluate, load_schedulers
 from unmask.report.boards import hero
 from unmask.report.cases import problem_name
 from unmask.report.traces import record as trace
@@ -50,9 +50,9 @@ class Figure:
     def _search(self) -> Trace:
         """The trace of the first puzzle that only the learned policy solves."""
         model, size = load_for_boards(self.denoiser)
-        schedulers = schedulers_named(("confidence", "sas"), lambda name: load_scheduler(name, model, self.denoiser))
+        schedulers = load_schedulers(("confidence", "sas"), lambda name: load_scheduler(name, model, self.denoiser))
         problems = SudokuTask.generated(self.puzzles, size, "rao" if size == 9 else None, "test", self.seed)
-        found = evaluate(problems, model, schedulers, seed=self.seed, likelihood=False)
+        found = evaluate(problems, model, schedulers, options=EvaluationOptions(seed=self.seed, likelihood=False))
         pairs = zip(found.row("confidence").solved, found.row("sas").solved, strict=True)
         row = next((row for row, pair in enumerate(pairs) if pair == ("0", "1")), None)
         if row is None:

@@ -13,7 +13,12 @@ from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
 from unmask.cli.shell import FIRST, console, find_option, progress_bar, require_new_folder, with_config
+from unmask.evaluation.lm_eval.settings import AnswerOptions
 from unmask.evaluation.lm_eval.settings import LmEval as Config
+from unmask.generation.generate import Generation
+from unmask.report.terminal.text import Pieces
+from unmask.report.traces import record as trace
+from unmask.report.traces.text import of_texts
 from unmask.runs.presets import load_preset
 from unmask.runs.processes import count_processes
 
@@ -57,15 +62,31 @@ class LmEval:
                 self.out,
                 self.resume,
                 lambda done, total: progress.update(bar, completed=done, total=total),
+                _write_traces,
             )
         if results is None:
             return  # the first process has them
-        console.print(_table(results, self.config.decoding.scheduler))
+        console.print(_table(results, self.config.answers.scheduler))
         console.print(_cost(results), soft_wrap=True)
         if self.config.traces:
             console.print(f"to see samples step by step: unmask view {self.out / 'traces'}", soft_wrap=True)
         console.print(f"results in {self.out / 'results.json'}; to reproduce them in another folder:", soft_wrap=True)
         console.print(_repeat(self.out), soft_wrap=True)
+
+
+def _write_traces(model: Any, count: int, folder: Path) -> Any:
+    """The callback that writes a trace of each of the first ``count`` samples of an ``UnmaskLM``."""
+    labels = Pieces(model.tokenizer)
+    folder.mkdir(exist_ok=True)
+
+    def write_one(request: Any, options: AnswerOptions, done: Generation) -> bool:
+        trajectories = {options.scheduler: done.trajectory}
+        problem = f"{request.task_name}, problem {request.doc_id}"
+        (made,) = of_texts(model.denoiser, labels, done.canvas, trajectories, model.name, options.decoding, [problem])
+        trace.write(made, folder / f"{request.doc_id:05d}-{request.idx}.json")
+        return sum(1 for _ in folder.glob("*.json")) < count
+
+    return write_one
 
 
 def _table(results: dict[str, Any], scheduler: str) -> Table:

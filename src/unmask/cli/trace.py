@@ -12,7 +12,7 @@ from tyro.conf import Positional
 from unmask.cli.shell import Inline, console, progress_bar, require_new_folder
 from unmask.cli.sudoku import load_for_boards, names_a_file, read_board
 from unmask.decoding.options import Decoding
-from unmask.evaluation.evaluate import schedulers_named
+from unmask.evaluation.evaluate import load_schedulers
 from unmask.report.cases import problem_name
 from unmask.report.traces import record as traces
 from unmask.runs.config import Count, Seed, config
@@ -49,7 +49,7 @@ class Trace:
     def run(self) -> None:
         require_new_folder(self.out)
         model, size = load_for_boards(self.denoiser)
-        schedulers = schedulers_named(self.schedulers, lambda name: load_scheduler(name, model, self.denoiser))
+        schedulers = load_schedulers(self.schedulers, lambda name: load_scheduler(name, model, self.denoiser))
         problems = self._read_problems(size)
         about = traces.about_boards(size, self.denoiser, self.decoding.describe())
         self.out.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
 """Schedulers × decodings on a task: accuracy with intervals, exact path likelihood, paired comparison, denoiser calls.
 
-Every scheduler sees the same problems in the same order with the same seeds, so all comparisons are paired.
+Every scheduler gets the same problems in the same sequence with the same seeds, so all comparisons are paired.
 
-The exact negative log-likelihood needs no second decoding where the first one was right: a row that revealed the target's tokens
-took the path that teacher forcing would have taken. Only the rows that failed are decoded again with the target given.
-For an order drawn at random this is one draw of −log p(x | σ), an upper bound of −log P(x) in expectation (Thm. elbo).
+The exact negative log-likelihood needs no second decoding of a row that was right: its trajectory revealed the target's tokens, as
+teacher forcing does. Only the rows that failed are decoded again with the target given. For an order drawn at random this is one
+draw of −log p(x | σ), an upper bound of −log P(x) in expectation (Thm. elbo).
 """
 
 from __future__ import annotations
@@ -18,16 +18,45 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from numpy.typing import NDArray
-from torch import Tensor
 
+from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import RENDERERS, Denoiser, Scheduler, Task
+from unmask.decoding.protocols import Denoiser, Scheduler, Task
 from unmask.evaluation.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
 from unmask.runs.atomic import atomic_write
 from unmask.runs.processes import ProcessGroup
+
+Progress = Callable[[str, int], None]
+"""Called with a scheduler's name and the number of problems that it has just finished."""
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What an evaluation decodes and measures, whatever the schedulers and the decodings.
+
+    Attributes:
+        denoiser: The denoiser's name in the report.
+        baseline: The scheduler that the others are compared with; None is confidence, where that is among them.
+        limit: Only the first so many problems; None decodes all.
+        batch: Canvases decoded at a time. It changes speed and memory only.
+        seed: Seeds everything random, row by row, in 0 .. 2**31 - 1.
+        likelihood: Also measure the exact likelihood of the truth.
+    """
+
+    denoiser: str = "denoiser"
+    baseline: str | None = None
+    limit: int | None = None
+    batch: int = 64
+    seed: int = 0
+    likelihood: bool = True
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ValueError(f"batch must be at least 1, got {self.batch}")
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
 
 
 @dataclass(frozen=True)
@@ -77,7 +106,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """``solved`` of each row is a string of 0 and 1, a character per problem: later runs can be compared in pairs."""
+    """``solved`` of each row is a string of 0 and 1, a character per problem: paired comparisons need no second decoding."""
 
     task: str
     source: str
@@ -92,18 +121,15 @@ class Report:
                 return row
         raise ValueError(f"no row for {scheduler!r}: the report has {', '.join(r.scheduler for r in self.rows)}")
 
-    def _repr_html_(self) -> str:
-        return RENDERERS["Report"](self)
-
     def write(self, path: str | Path, **extra: Any) -> None:
-        """Everything as JSON. What was not measured (``nll`` on request) or has no limit (the interval of one) is null."""
+        """Everything as JSON. A likelihood that was not measured and the limits of a single observation are null."""
         text = json.dumps(_finite({**asdict(self), **extra}), indent=1, allow_nan=False)
         atomic_write(path, (text + "\n").encode())
 
 
 @dataclass(frozen=True)
-class _Measured:
-    """What one scheduler did on all problems, ``[n]`` each."""
+class _Measurement:
+    """One scheduler in one decoding on all problems, ``[n]`` each."""
 
     exact: NDArray[np.bool_]
     share: NDArray[np.float64]
@@ -118,138 +144,126 @@ def evaluate(
     denoiser: Denoiser,
     schedulers: Mapping[str, Scheduler],
     decodings: Mapping[str, Decoding] | None = None,
+    options: EvaluationOptions = EvaluationOptions(),  # noqa: B008
     *,
-    denoiser_name: str = "denoiser",
-    baseline: str | None = None,
-    limit: int | None = None,
-    batch: int = 64,
-    seed: int = 0,
-    likelihood: bool = True,
-    progress: Callable[[str, int], None] | None = None,
+    progress: Progress | None = None,
     processes: ProcessGroup | None = None,
 ) -> Report:
-    """Decode the first ``limit`` problems with every scheduler in every decoding, and compare each with the baseline.
+    """Decode the problems with every scheduler in every decoding, and compare each scheduler with the baseline.
 
-    Without a ``baseline`` it is confidence, where that is among the schedulers. ``batch`` changes speed and memory only. Of the
-    processes in ``processes`` each calls this with the same arguments, decodes its part of the problems, and gets the whole report.
+    Several processes all call this with the same arguments; each decodes its part of the problems and gets the whole report.
     """
     decodings = decodings or {"sequential": Decoding()}
-    n = len(task) if limit is None else min(limit, len(task))
+    n = len(task) if options.limit is None else min(options.limit, len(task))
     if n < 1:
-        raise ValueError(f"there is nothing to evaluate: the task has {len(task)} problems and the limit is {limit}")
+        raise ValueError(
+            f"there is nothing to evaluate: the task has {len(task)} problems, the limit is {options.limit}"
+        )
     if not schedulers:
         raise ValueError("there is nothing to evaluate: name at least one scheduler")
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")
-    if not 0 <= seed < 2**31:
-        raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {seed}")
-    if baseline is not None and baseline not in schedulers:
+    baseline = options.baseline or "confidence"
+    if options.baseline is not None and baseline not in schedulers:
         raise ValueError(
             f"the baseline {baseline!r} is not among the schedulers: expected one of {', '.join(schedulers)}"
         )
-    baseline = baseline or "confidence"
+    decoder = _Decoder(task, denoiser, n, options, progress, processes)
     strata = [task.stratum(row) for row in range(n)]
     rows = []
     for decoding_name, decoding in decodings.items():
-        measured = {
-            name: _measure(task, denoiser, scheduler, decoding, n, batch, seed, likelihood, name, progress, processes)
-            for name, scheduler in schedulers.items()
-        }
+        measured = {name: decoder.measure(name, scheduler, decoding) for name, scheduler in schedulers.items()}
         reference = measured.get(baseline)
         for name, result in measured.items():
             versus = None if reference is None or name == baseline else _versus(baseline, result, reference)
             rows.append(_row(name, decoding_name, result, versus, strata))
     source = str(getattr(task, "source", task.name))
-    return Report(task=task.name, source=source, denoiser=denoiser_name, n=n, seed=seed, rows=rows)
+    return Report(task.name, source, options.denoiser, n, options.seed, rows)
 
 
-def _measure(
-    task: Task,
-    denoiser: Denoiser,
-    scheduler: Scheduler,
-    decoding: Decoding,
-    n: int,
-    batch: int,
-    seed: int,
-    likelihood: bool,
-    name: str,
-    progress: Callable[[str, int], None] | None,
-    processes: ProcessGroup | None,
-) -> _Measured:
-    exact, share = np.zeros(n, bool), np.zeros(n)
-    nll, steps = np.zeros(n), np.zeros(n, np.int64)
-    calls, seconds = 0, 0.0
-    # A row that stops at its end token leaves the rest unpriced, which teacher forcing does not.
-    stops = decoding.stop_at_end and len(denoiser.end_ids) > 0
-    device = getattr(denoiser, "device", torch.device("cpu"))
-    mine = range(n) if processes is None else range(n)[_part(processes.split(n))]
-    for start in range(mine.start, mine.stop, batch):
-        rows = range(start, min(start + batch, mine.stop))
-        seeds = torch.tensor([seed * 2**32 + row for row in rows], device=device)
-        canvas = task.canvas(rows).to(device)
-        path = unmask(denoiser, scheduler, canvas.seeded(seeds), decoding, record=False)
-        verdict = task.verify(rows, path.tokens.cpu())
-        priced = (path.tokens == canvas.target).all(1) & (not stops)
-        values = -path.total_logp
-        if likelihood and not bool(priced.all()):
-            failed = canvas.rows(~priced)
-            forced = unmask(denoiser, scheduler, failed.seeded(seeds[~priced]), decoding, forced=True, record=False)
-            values[~priced] = -forced.total_logp
-        exact[rows.start : rows.stop] = verdict.exact.numpy()
-        share[rows.start : rows.stop] = verdict.share.numpy()
-        steps[rows.start : rows.stop] = path.step.amax(1).cpu().numpy() + 1 if path.step.shape[1] else 0
-        if likelihood:
-            nll[rows.start : rows.stop] = values.double().cpu().numpy()
-        calls, seconds = calls + path.denoiser_calls, seconds + path.seconds
-        if progress is not None:
-            progress(name, len(rows))
-    if processes is not None:  # where a process has decoded nothing it holds zeros
-        whole = processes.all_reduce(torch.from_numpy(np.stack([exact, share, nll, steps]).astype(np.float64)))
-        exact, share, nll, steps = (np.asarray(row) for row in whole.numpy())
-        exact, steps = exact > 0, steps.astype(np.int64)
-        calls, seconds = round(processes.sum(calls)), processes.sum(seconds)
-    return _Measured(exact, share, nll if likelihood else np.full(n, np.nan), steps, calls, seconds)
+@dataclass(frozen=True)
+class _Decoder:
+    """Decodes the first ``n`` problems, a batch at a time, in one process or several."""
+
+    task: Task
+    denoiser: Denoiser
+    n: int
+    options: EvaluationOptions
+    progress: Progress | None
+    processes: ProcessGroup | None
+
+    def measure(self, name: str, scheduler: Scheduler, decoding: Decoding) -> _Measurement:
+        per_row = np.zeros((4, self.n))  # exact, share, nll, steps
+        calls, seconds = 0, 0.0
+        for rows in self._batches():
+            numbers, batch_calls, batch_seconds = self._measure_batch(rows, scheduler, decoding)
+            per_row[:, rows.start : rows.stop] = numbers
+            calls, seconds = calls + batch_calls, seconds + batch_seconds
+            if self.progress is not None:
+                self.progress(name, len(rows))
+        if self.processes is not None:  # rows of other processes are zeros here
+            per_row = self.processes.all_reduce(torch.from_numpy(per_row)).numpy()
+            calls, seconds = round(self.processes.sum(calls)), self.processes.sum(seconds)
+        exact, share, nll, steps = per_row
+        return _Measurement(exact > 0, share, nll, steps.astype(np.int64), calls, seconds)
+
+    def _batches(self) -> list[range]:
+        """This process's problems, which are next to each other."""
+        mine = range(self.n) if self.processes is None else self.processes.split(self.n).tolist()
+        size = self.options.batch
+        return [range(start, min(start + size, mine[-1] + 1)) for start in mine[::size]]
+
+    def _measure_batch(
+        self, rows: range, scheduler: Scheduler, decoding: Decoding
+    ) -> tuple[NDArray[np.float64], int, float]:
+        """``[4, rows]`` numbers, denoiser calls and seconds. Teacher forcing is not charged."""
+        device = getattr(self.denoiser, "device", torch.device("cpu"))
+        canvas = self.task.canvas(rows).seeded(row_seeds(self.options.seed, rows)).to(device)
+        trajectory = unmask(self.denoiser, scheduler, canvas, decoding, record=False)
+        verdict = self.task.verify(rows, trajectory.tokens.cpu())
+        steps = trajectory.step.amax(1) + 1 if trajectory.step.shape[1] else torch.zeros(len(rows))
+        nll = torch.full((len(rows),), torch.nan)
+        if self.options.likelihood:
+            nll = -trajectory.total_logp
+            # A row that stops at its end token leaves the rest unpriced, which teacher forcing does not.
+            stops = decoding.stop_at_end and len(self.denoiser.end_ids) > 0
+            failed = (trajectory.tokens != canvas.target).any(1) | stops
+            if bool(failed.any()):
+                forced = unmask(self.denoiser, scheduler, canvas.rows(failed), decoding, forced=True, record=False)
+                nll[failed] = -forced.total_logp
+        numbers = [x.double().cpu().numpy() for x in (verdict.exact, verdict.share, nll, steps)]
+        return np.stack(numbers), trajectory.denoiser_calls, trajectory.seconds
 
 
-def _part(rows: Int[Tensor, "p"]) -> slice:
-    """Rows that lie next to each other, as a slice; no rows at all are an empty one."""
-    return slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)
-
-
-def _row(name: str, decoding: str, result: _Measured, versus: Versus | None, strata: list[str]) -> Row:
-    n = len(result.exact)
-    low, high = wilson(int(result.exact.sum()), n)
-    cell, nll = mean_interval(result.share), Interval(float("nan"), float("nan"), float("nan"))
+def _row(name: str, decoding: str, result: _Measurement, versus: Versus | None, strata: list[str]) -> Row:
+    cell, nll = mean_interval(result.share), Interval(math.nan, math.nan, math.nan)
     if not np.isnan(result.nll).any():
         nll = mean_interval(result.nll)
     return Row(
         scheduler=name,
         decoding=decoding,
-        n=n,
-        exact=float(result.exact.mean()),
-        exact_low=low,
-        exact_high=high,
+        **_accuracy(result.exact),
         cell=cell.mean,
-        cell_low=max(0.0, cell.low),  # Student's interval does not know that a share ends at 0 and 1
+        cell_low=max(0.0, cell.low),  # Student's interval ignores that a share ends at 0 and 1
         cell_high=min(1.0, cell.high),
         nll=nll.mean,
         nll_low=nll.low,
         nll_high=nll.high,
-        denoiser_calls=result.calls / n,
+        denoiser_calls=result.calls / len(result.exact),
         steps=float(result.steps.mean()),
         seconds=result.seconds,
         versus=versus,
-        strata={label: _stratum(result.exact[[s == label for s in strata]]) for label in sorted(set(strata))},
+        strata={
+            label: Stratum(**_accuracy(result.exact[[s == label for s in strata]])) for label in sorted(set(strata))
+        },
         solved="".join("1" if right else "0" for right in result.exact),
     )
 
 
-def _stratum(exact: NDArray[np.bool_]) -> Stratum:
+def _accuracy(exact: NDArray[np.bool_]) -> dict[str, Any]:
     low, high = wilson(int(exact.sum()), len(exact))
-    return Stratum(n=len(exact), exact=float(exact.mean()), exact_low=low, exact_high=high)
+    return {"n": len(exact), "exact": float(exact.mean()), "exact_low": low, "exact_high": high}
 
 
-def _versus(baseline: str, result: _Measured, reference: _Measured) -> Versus:
+def _versus(baseline: str, result: _Measurement, reference: _Measurement) -> Versus:
     test = compare(result.exact, reference.exact)
     interval = paired_bootstrap(result.exact, reference.exact)
     return Versus(baseline, test.won, test.lost, interval.mean, interval.low, interval.high, test.p)
@@ -264,6 +278,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def schedulers_named(names: Sequence[str], load: Callable[[str], Scheduler]) -> dict[str, Scheduler]:
-    """Each name once, in the order given."""
+def load_schedulers(names: Sequence[str], load: Callable[[str], Scheduler]) -> dict[str, Scheduler]:
+    """Each name once, in the sequence given."""
     return {name: load(name) for name in dict.fromkeys(name.strip() for name in names) if name}

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from unmask.assets import PRESETS
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, did_you_mean
+from unmask.runs.preset_tables import read_preset_rows
 
 PRESET_FILES = PRESETS
 PRESET_FOLDERS = EntryPoints("unmask.presets")
@@ -24,24 +25,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Preset:
-    """One file; `description` is its first comment line."""
+    """One file, whose first comment line is the `description`; or a row of a table file, with its `values`."""
 
     kind: str
     name: str
     description: str
     path: Path
+    values: dict[str, Any] | None = None
 
 
 def list_presets(kind: str | None = None) -> tuple[Preset, ...]:
     """The presets of one kind, or of every kind, by name."""
     folders = {path.name: path for path in sorted(PRESET_FILES.iterdir()) if path.is_dir()}
     folders |= {name: PRESET_FOLDERS[name] for name in PRESET_FOLDERS}
-    return tuple(
-        Preset(name, path.stem, _description(path), path)
-        for name, folder in folders.items()
-        if kind in (None, name)
-        for path in sorted(folder.glob("*.toml"))
-    )
+    found = []
+    for name, folder in folders.items():
+        for path in folder.glob("*.toml") if kind in (None, name) else ():
+            rows = [Preset(name, row, about, path, table) for row, about, table in read_preset_rows(path, overlay)]
+            found += rows or [Preset(name, path.stem, _description(path), path)]
+    return tuple(sorted(found, key=lambda preset: (preset.kind, preset.name)))
 
 
 def load_preset(
@@ -58,17 +60,24 @@ def load_preset(
     if not dataclasses.is_dataclass(cls):
         raise ValueError(f"expected a dataclass to read a preset into, got {cls!r}")
     if isinstance(name_or_path, Path) or name_or_path.endswith(".toml"):
-        path, label = Path(name_or_path), str(name_or_path)
+        preset, label = _of_file(Path(name_or_path)), str(name_or_path)
     else:
-        path, label = _find(name_or_path, kind), name_or_path
-    if kind is None and path.parent.parent == PRESET_FILES:
-        kind = path.parent.name  # what a preset extends is of its own kind
-    table = _read_toml(path, label, kind)
+        preset, label = _find(name_or_path, kind), name_or_path
+    if kind is None and preset.path.parent.parent == PRESET_FILES:
+        kind = preset.path.parent.name  # what a preset extends is of its own kind
+    table = _read_tables(preset, label, kind)
     return read(cls, table if change is None else change(table), f"preset {label}")
 
 
-def _read_toml(path: Path, label: str, kind: str | None, below: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The file's tables, over those of the preset that it ``extends``, if it does."""
+def _of_file(path: Path) -> Preset:
+    return Preset("", path.stem, "", path)
+
+
+def _read_tables(preset: Preset, label: str, kind: str | None, below: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The preset's tables, over those of the preset that it ``extends``, if it does."""
+    if preset.values is not None:
+        return preset.values
+    path = preset.path
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -86,10 +95,10 @@ def _read_toml(path: Path, label: str, kind: str | None, below: tuple[Path, ...]
         return table
     if not isinstance(name, str):
         raise ValueError(f"preset {label}: extends: expected the name of a preset, got {name!r}")
-    extended = path.parent / name if name.endswith(".toml") else _find(name, kind)
-    if extended in (*below, path):
+    extended = _of_file(path.parent / name) if name.endswith(".toml") else _find(name, kind)
+    if extended.path in (*below, path):
         raise ValueError(f"preset {label}: extends {name!r}, which extends it in turn; end the circle")
-    return overlay(_read_toml(extended, name, kind, (*below, path)), table)
+    return overlay(_read_tables(extended, name, kind, (*below, path)), table)
 
 
 def overlay(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -101,11 +110,11 @@ def overlay(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _find(name: str, kind: str | None) -> Path:
+def _find(name: str, kind: str | None) -> Preset:
     known = list_presets(kind)
     found = [preset for preset in known if name in (preset.name, f"{preset.kind}/{preset.name}")]
     if len(found) == 1:
-        return found[0].path
+        return found[0]
     if found:
         choices = ", ".join(f"{preset.kind}/{preset.name}" for preset in found)
         raise ValueError(f"preset {name!r} exists in several kinds; say which: {choices}")

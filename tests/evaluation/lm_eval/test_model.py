@@ -1,4 +1,4 @@
-"""lm-eval's model class: likelihoods against plain loops, rows against their batch, a killed run against one that was not."""
+"""lm-eval's model class: likelihoods against plain loops, rows against their batch, a killed run against a whole one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from lm_eval.api.registry import get_model
 
 from support.families import write
 from support.tokenizers import words
+from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.lm_eval.model import UnmaskLM
 from unmask.evaluation.lm_eval.samples import SampleLog
-from unmask.evaluation.lm_eval.settings import LmDecoding, LmEval
-from unmask.generation.likelihood import monte_carlo_likelihood, order_likelihood
+from unmask.evaluation.lm_eval.session import Session
+from unmask.evaluation.lm_eval.settings import AnswerOptions, LmEval
+from unmask.generation.likelihood import monte_carlo_likelihood, path_likelihood
 from unmask.schedulers.loading import load_scheduler
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -44,16 +47,20 @@ def denoiser(folder: Path) -> Any:
     return load_denoiser(folder)
 
 
-def lm(folder: Path, denoiser: Any, decoding: LmDecoding | None = None, **options: Any) -> UnmaskLM:
-    return UnmaskLM(denoiser, decoding, tokenizer=str(folder), **options)
+def lm(folder: Path, denoiser: Any, options: AnswerOptions | None = None, **given: Any) -> UnmaskLM:
+    return UnmaskLM(denoiser, options, tokenizer=str(folder), **given)
 
 
-def asked(kind: Any, *arguments: Any) -> list[Instance]:
+def logged(path: Path, **callbacks: Any) -> Session:
+    return Session(SampleLog(path), **callbacks)
+
+
+def instances(kind: Any, *arguments: Any) -> list[Instance]:
     return [Instance(kind, {}, one, 0, ("task", n, 1)) for n, one in enumerate(arguments)]
 
 
 def generations(**options: Any) -> list[Instance]:
-    return asked("generate_until", *((context, {"until": [], **options}) for context in CONTEXTS))
+    return instances("generate_until", *((context, {"until": [], **options}) for context in CONTEXTS))
 
 
 def logp_at(denoiser: Any, ids: list[int], place: int) -> torch.Tensor:
@@ -83,8 +90,8 @@ def by_hand(denoiser: Any, prompt: list[int], answer: list[int], order: list[int
 
 @pytest.mark.parametrize("scheduler", ["confidence", "left_to_right"])
 def test_exact_likelihood_by_hand(folder: Path, denoiser: Any, scheduler: str) -> None:
-    model = lm(folder, denoiser, LmDecoding(scheduler=scheduler), batch_size=3)
-    found = model.loglikelihood(asked("loglikelihood", *zip(CONTEXTS, ANSWERS, strict=True)))
+    model = lm(folder, denoiser, AnswerOptions(scheduler=scheduler), batch_size=3)
+    found = model.loglikelihood(instances("loglikelihood", *zip(CONTEXTS, ANSWERS, strict=True)))
     for (logp, greedy), context, answer in zip(found, CONTEXTS, ANSWERS, strict=True):
         prompt = [26, *(int(word[1:]) for word in context.split())]
         ids = [int(word[1:]) for word in answer.split()]
@@ -94,22 +101,20 @@ def test_exact_likelihood_by_hand(folder: Path, denoiser: Any, scheduler: str) -
         assert greedy is likeliest
 
 
-def test_what_is_decoded_is_greedy(folder: Path, denoiser: Any) -> None:
-    model = lm(folder, denoiser, LmDecoding(length=4, block=2, scheduler="margin"))
+def test_the_decoded_answer_is_greedy(folder: Path, denoiser: Any) -> None:
+    model = lm(folder, denoiser, AnswerOptions(length=4, scheduler="margin", decoding=Decoding(block=2)))
     texts = model.generate_until(generations())
     full = [(c, f" {t}") for c, t in zip(CONTEXTS, texts, strict=True) if len(t.split()) == 4]
     assert full
-    assert all(greedy for _, greedy in model.loglikelihood(asked("loglikelihood", *full)))
+    assert all(greedy for _, greedy in model.loglikelihood(instances("loglikelihood", *full)))
     changed = [(c, " " + " ".join([*t.split()[:-1], "w20" if t.split()[-1] != "w20" else "w21"])) for c, t in full]
-    assert not any(greedy for _, greedy in model.loglikelihood(asked("loglikelihood", *changed)))
+    assert not any(greedy for _, greedy in model.loglikelihood(instances("loglikelihood", *changed)))
 
 
 def test_parallel_likelihood_shares_a_context(denoiser: Any) -> None:
     """Two reveals in one step are priced without each other."""
-    from unmask.decoding.options import Decoding
-
     prompt, answer = [3, 4], [5, 6]
-    got = order_likelihood(denoiser, load_scheduler("left_to_right"), [prompt], [answer], Decoding(steps=1))
+    got = path_likelihood(denoiser, load_scheduler("left_to_right"), [prompt], [answer], Decoding(steps=1))
     canvas = [*prompt, denoiser.mask_id, denoiser.mask_id]
     assert got.logp[0] == pytest.approx(
         sum(float(logp_at(denoiser, canvas, 2 + i)[answer[i]]) for i in (0, 1)), abs=1e-4
@@ -140,20 +145,24 @@ def test_monte_carlo_is_unbiased(denoiser: Any) -> None:
 
 
 def test_monte_carlo_in_the_harness(folder: Path, denoiser: Any) -> None:
-    requests = asked("loglikelihood", *zip(CONTEXTS, ANSWERS, strict=True))
-    one = lm(folder, denoiser, LmDecoding(likelihood="monte_carlo", samples=8), batch_size=1).loglikelihood(requests)
-    many = lm(folder, denoiser, LmDecoding(likelihood="monte_carlo", samples=8), batch_size=5).loglikelihood(requests)
+    requests = instances("loglikelihood", *zip(CONTEXTS, ANSWERS, strict=True))
+    one = lm(folder, denoiser, AnswerOptions(likelihood="monte_carlo", samples=8), batch_size=1).loglikelihood(requests)
+    many = lm(folder, denoiser, AnswerOptions(likelihood="monte_carlo", samples=8), batch_size=5).loglikelihood(
+        requests
+    )
     assert [x for x, _ in one] == pytest.approx([x for x, _ in many], abs=1e-3)
     assert not any(greedy for _, greedy in one)
     exact = lm(folder, denoiser).loglikelihood(requests)
-    looked = lm(folder, denoiser, LmDecoding(likelihood="monte_carlo", samples=8, greedy=True)).loglikelihood(requests)
+    looked = lm(folder, denoiser, AnswerOptions(likelihood="monte_carlo", samples=8, greedy=True)).loglikelihood(
+        requests
+    )
     assert [greedy for _, greedy in looked] == [greedy for _, greedy in exact]
 
 
 def test_guided_likelihood(folder: Path, denoiser: Any) -> None:
     """Of one token: the guided logits, written out."""
-    ((logp, _),) = lm(folder, denoiser, LmDecoding(guidance=1.5)).loglikelihood(
-        asked("loglikelihood", ("w3 w4", " w5"))
+    ((logp, _),) = lm(folder, denoiser, AnswerOptions(decoding=Decoding(guidance=1.5))).loglikelihood(
+        instances("loglikelihood", ("w3 w4", " w5"))
     )
     mask = denoiser.mask_id
     hidden = denoiser.hidden(torch.tensor([[26, 3, 4, mask], [mask, mask, mask, mask]]))[:, -1]
@@ -164,86 +173,86 @@ def test_guided_likelihood(folder: Path, denoiser: Any) -> None:
 
 
 WAYS = {
-    "plain": LmDecoding(length=6),
-    "drawn": LmDecoding(length=6, block=3, steps=4, token_temperature=1.0, order_temperature=0.5),
-    "guided": LmDecoding(length=6, guidance=1.0, ends="suppress", scheduler="entropy"),
-    "threshold": LmDecoding(length=6, pace="threshold:p=0.3", ends="damp"),
+    "plain": AnswerOptions(length=6),
+    "drawn": AnswerOptions(length=6, decoding=Decoding(block=3, steps=4, token_temperature=1.0, order_temperature=0.5)),
+    "guided": AnswerOptions(length=6, scheduler="entropy", decoding=Decoding(guidance=1.0, ends="suppress")),
+    "threshold": AnswerOptions(length=6, decoding=Decoding(pace="threshold:p=0.3", ends="damp")),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_row_does_not_depend_on_its_batch(folder: Path, denoiser: Any, way: str) -> None:
+def test_rows_do_not_depend_on_their_batch(folder: Path, denoiser: Any, way: str) -> None:
     alone = lm(folder, denoiser, WAYS[way], batch_size=1)
-    together = lm(folder, denoiser, WAYS[way], batch_size=3)
+    processes = lm(folder, denoiser, WAYS[way], batch_size=3)
     texts = alone.generate_until(generations())
-    assert together.generate_until(list(reversed(generations()))) == texts[::-1]
-    assert together.cost.reveals == alone.cost.reveals
+    assert processes.generate_until(list(reversed(generations()))) == texts[::-1]
+    assert processes.cost.reveals == alone.cost.reveals
     assert (
-        together.cost.denoiser_calls
+        processes.cost.denoiser_calls
         == alone.cost.denoiser_calls
         == pytest.approx(alone.cost.steps * (1 + (way == "guided")))
     )
 
 
-def test_repeats_differ_and_the_seed_matters(folder: Path, denoiser: Any) -> None:
-    hot = LmDecoding(length=8, token_temperature=2.0)
-    request = asked("generate_until", ("w3 w4", {"until": []}))[0]
+def test_repeated_requests_differ_and_the_seed_matters(folder: Path, denoiser: Any) -> None:
+    hot = AnswerOptions(length=8, decoding=Decoding(token_temperature=2.0))
+    request = instances("generate_until", ("w3 w4", {"until": []}))[0]
     first, second = lm(folder, denoiser, hot).generate_until([request, request])
     assert first != second
     assert lm(folder, denoiser, hot).generate_until([request]) == [first]
-    assert lm(folder, denoiser, hot, seed=1).generate_until([request]) != [first]
+    assert lm(folder, denoiser, replace(hot, seed=1)).generate_until([request]) != [first]
 
 
-def test_until_and_lengths(folder: Path, denoiser: Any) -> None:
-    model = lm(folder, denoiser, LmDecoding(length=6, steps=3, ends="suppress"))
+def test_stop_strings_and_lengths(folder: Path, denoiser: Any) -> None:
+    model = lm(folder, denoiser, AnswerOptions(length=6, decoding=Decoding(steps=3, ends="suppress")))
     whole = model.generate_until(generations())
     assert any(len(text.split()) > 1 for text in whole)
     for text, short in zip(whole, model.generate_until(generations(max_gen_toks=2)), strict=True):
         assert len(short.split()) <= 2
         word = text.split()[1] if len(text.split()) > 1 else "absent"
         later = text.split()[-1]
-        request = asked("generate_until", (CONTEXTS[whole.index(text)], {"until": [later, word]}))
+        request = instances("generate_until", (CONTEXTS[whole.index(text)], {"until": [later, word]}))
         (cut,) = model.generate_until(
             [Instance("generate_until", {}, request[0].args, 0, ("task", whole.index(text), 1))]
         )
         assert cut == text[: min(text.find(stop) for stop in (word, later) if stop in text)]
-    (one,) = model.generate_until(asked("generate_until", (CONTEXTS[0], {"until": "w"})))
+    (one,) = model.generate_until(instances("generate_until", (CONTEXTS[0], {"until": "w"})))
     assert "w" not in one
-    assert LmDecoding(length=6, steps=3).steps_for(2) == 1
-    assert LmDecoding(length=8, block=2, steps=4).steps_for(16) == 8
-    assert LmDecoding(length=8, block=2, steps=4).steps_for(3) == 2
+    assert AnswerOptions(length=6, decoding=Decoding(steps=3)).decoding_of(2).steps == 1
+    assert AnswerOptions(length=8, decoding=Decoding(block=2, steps=4)).decoding_of(16).steps == 8
+    assert AnswerOptions(length=8, decoding=Decoding(block=2, steps=4)).decoding_of(3).steps == 2
     with pytest.raises(ValueError, match="no generation option 'num_beams'"):
         model.generate_until(generations(num_beams=2))
     with pytest.raises(ValueError, match="exceed the longest canvas, 8"):
-        lm(folder, denoiser, LmDecoding(length=6), max_length=8).generate_until(generations())
+        lm(folder, denoiser, AnswerOptions(length=6), max_length=8).generate_until(generations())
 
 
 def test_sampling_options_of_the_request(folder: Path, denoiser: Any) -> None:
-    greedy = lm(folder, denoiser, LmDecoding(length=6))
+    greedy = lm(folder, denoiser, AnswerOptions(length=6))
     cold = greedy.generate_until(generations(temperature=2.0, do_sample=False))
     assert cold == greedy.generate_until(generations())
     hot = greedy.generate_until(generations(temperature=2.0, do_sample=True))
     assert hot != cold
-    assert hot != lm(folder, denoiser, LmDecoding(length=6)).generate_until(
+    assert hot != lm(folder, denoiser, AnswerOptions(length=6)).generate_until(
         generations(temperature=2.0, do_sample=True, top_p=0.01)
     )
 
 
-def test_rolling_is_a_sum_of_windows(folder: Path, denoiser: Any) -> None:
+def test_rolling_likelihood_is_a_sum_of_windows(folder: Path, denoiser: Any) -> None:
     text = " ".join(f"w{n % 20 + 1}" for n in range(9))
-    model = lm(folder, denoiser, LmDecoding(scheduler="left_to_right"))
-    (whole,) = model.loglikelihood_rolling(asked("loglikelihood_rolling", (text,)))
+    model = lm(folder, denoiser, AnswerOptions(scheduler="left_to_right"))
+    (whole,) = model.loglikelihood_rolling(instances("loglikelihood_rolling", (text,)))
     ids = [int(word[1:]) for word in text.split()]
     assert whole == pytest.approx(by_hand(denoiser, [26], ids, list(range(9)))[0], abs=1e-3)
-    short = lm(folder, denoiser, LmDecoding(scheduler="left_to_right"), max_length=7)
-    (windows,) = short.loglikelihood_rolling(asked("loglikelihood_rolling", (text,)))
+    short = lm(folder, denoiser, AnswerOptions(scheduler="left_to_right"), max_length=7)
+    (windows,) = short.loglikelihood_rolling(instances("loglikelihood_rolling", (text,)))
     parts = [([26, *ids[max(0, s - 3) : s]], ids[s : s + 3]) for s in (0, 3, 6)]
     expected = sum(by_hand(denoiser, prompt, answer, [0, 1, 2])[0] for prompt, answer in parts)
     assert windows == pytest.approx(expected, abs=1e-3)
-    assert model.loglikelihood_rolling(asked("loglikelihood_rolling", ("",))) == [0.0]
+    assert model.loglikelihood_rolling(instances("loglikelihood_rolling", ("",))) == [0.0]
 
 
-def test_a_chat_template_is_opened_once(folder: Path, denoiser: Any) -> None:
+def test_a_chat_template_gets_one_opening_token(folder: Path, denoiser: Any) -> None:
     model = lm(folder, denoiser)
     turns = [
         {"role": "user", "content": "w5"},
@@ -258,13 +267,13 @@ def test_a_chat_template_is_opened_once(folder: Path, denoiser: Any) -> None:
 
 def test_trailing_spaces_belong_to_the_answer(folder: Path, denoiser: Any) -> None:
     model = lm(folder, denoiser)
-    same = model.loglikelihood(asked("loglikelihood", ("w3 w4 ", "w5"), ("w3 w4", " w5"), ("", "w5"), ("w3", "")))
+    same = model.loglikelihood(instances("loglikelihood", ("w3 w4 ", "w5"), ("w3 w4", " w5"), ("", "w5"), ("w3", "")))
     assert same[0] == same[1]
     assert same[2][0] == pytest.approx(float(logp_at(denoiser, [26, denoiser.mask_id], 1)[5]), abs=1e-4)
     assert same[3] == (0.0, True)
 
 
-def test_a_killed_run_repeats_nothing(folder: Path, denoiser: Any, tmp_path: Path) -> None:
+def test_a_killed_run_repeats_no_finished_sample(folder: Path, denoiser: Any, tmp_path: Path) -> None:
     log, way = tmp_path / "samples.jsonl", WAYS["drawn"]
     expected = lm(folder, denoiser, way).generate_until(generations())
     child = os.fork()
@@ -274,14 +283,14 @@ def test_a_killed_run_repeats_nothing(folder: Path, denoiser: Any, tmp_path: Pat
             if done == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        lm(folder, denoiser, way, batch_size=1, log=log, on_sample=kill).generate_until(generations())
+        lm(folder, denoiser, way, batch_size=1, session=logged(log, on_sample=kill)).generate_until(generations())
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     before = log.read_bytes()
     assert before.count(b"\n") == 2
     log.write_bytes(before + b'{"key": "abc", "resp')  # as if the third had been torn
     calls = denoiser.forwarded
-    model = lm(folder, denoiser, way, batch_size=1, log=log)
+    model = lm(folder, denoiser, way, batch_size=1, session=logged(log))
     assert model.generate_until(generations()) == expected
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert len({line["key"] for line in lines}) == len(lines) == 4
@@ -289,22 +298,22 @@ def test_a_killed_run_repeats_nothing(folder: Path, denoiser: Any, tmp_path: Pat
     assert denoiser.forwarded - calls == sum(line["steps"] for line in lines[2:])
     assert model.cost.requests == 4 and model.cost.steps == sum(line["steps"] for line in lines)
     calls = denoiser.forwarded
-    assert lm(folder, denoiser, way, batch_size=4, log=log).generate_until(generations()) == expected
+    assert lm(folder, denoiser, way, batch_size=4, session=logged(log)).generate_until(generations()) == expected
     assert denoiser.forwarded == calls
     # Other settings are other samples.
-    lm(folder, denoiser, WAYS["plain"], log=log).generate_until(generations())
+    lm(folder, denoiser, WAYS["plain"], session=logged(log)).generate_until(generations())
     assert denoiser.forwarded > calls
 
 
-def test_likelihoods_are_remembered(folder: Path, denoiser: Any, tmp_path: Path) -> None:
-    requests = asked("loglikelihood", *zip(CONTEXTS, ANSWERS, strict=True))
-    first = lm(folder, denoiser, log=tmp_path / "log").loglikelihood(requests)
+def test_finished_likelihoods_are_not_repeated(folder: Path, denoiser: Any, tmp_path: Path) -> None:
+    requests = instances("loglikelihood", *zip(CONTEXTS, ANSWERS, strict=True))
+    first = lm(folder, denoiser, session=logged(tmp_path / "log")).loglikelihood(requests)
     calls = denoiser.forwarded
-    assert lm(folder, denoiser, log=tmp_path / "log").loglikelihood(requests) == first
+    assert lm(folder, denoiser, session=logged(tmp_path / "log")).loglikelihood(requests) == first
     assert denoiser.forwarded == calls
 
 
-def test_a_log_survives_rubbish(tmp_path: Path) -> None:
+def test_a_log_ignores_broken_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b'not json\n[1]\n{"key": "a", "x": 1}\n{"key": "b"')
     log = SampleLog(path)
@@ -313,29 +322,35 @@ def test_a_log_survives_rubbish(tmp_path: Path) -> None:
     assert SampleLog(path).get("b") == {"key": "b", "x": 2}
 
 
-def test_registered_by_name(folder: Path) -> None:
+def test_model_args_of_the_registered_model(folder: Path) -> None:
     model: Any = get_model("unmask").create_from_arg_string(
         f"denoiser={folder},length=4,block=2,guidance=1,scheduler=margin", {"batch_size": 2, "device": None}
     )
     assert isinstance(model, UnmaskLM)
-    assert model.decoding == LmDecoding(length=4, block=2, guidance=1.0, scheduler="margin")
+    assert model.options == AnswerOptions(length=4, scheduler="margin", decoding=Decoding(block=2, guidance=1.0))
     assert model.batch == 2
     with pytest.raises(ValueError, match=r"no model argument 'lenght'.*did you mean 'length'"):
         UnmaskLM(str(folder), lenght=4)
-    with pytest.raises(ValueError, match="length: expected int, got 'many'"):
+    with pytest.raises(ValueError, match=r"length: expected int, got .*'many'"):
         UnmaskLM(str(folder), length="many")
     with pytest.raises(ValueError, match="batch_size must be a number"):
         UnmaskLM(str(folder), batch_size="auto")
 
 
 @pytest.mark.parametrize("task", ["gsm8k", "mbpp", "math500", "ifeval", "humaneval"])
-def test_real_problems_from_end_to_end(folder: Path, tmp_path: Path, task: str) -> None:
+def test_real_problems_end_to_end(folder: Path, tmp_path: Path, task: str) -> None:
     if not (DATA / task).is_dir():
         pytest.skip(f"{task}'s files are not here")
     from unmask.evaluation.lm_eval.run import run_lm_eval
     from unmask.evaluation.lm_eval.tasks import MAIN_METRIC
 
-    config = LmEval(task=task, denoiser=str(folder), data=str(DATA), limit=2, decoding=LmDecoding(length=4, steps=2))
+    config = LmEval(
+        task=task,
+        denoiser=str(folder),
+        data=str(DATA),
+        limit=2,
+        answers=AnswerOptions(length=4, decoding=Decoding(steps=2)),
+    )
     results = run_lm_eval(config, tmp_path / "run")
     assert results is not None
     assert MAIN_METRIC[task] in results["scores"]
@@ -347,7 +362,7 @@ def test_real_problems_from_end_to_end(folder: Path, tmp_path: Path, task: str) 
     assert {line["doc"] for line in lines} == {0, 1}
 
 
-def test_right_answers_score(tmp_path: Path) -> None:
+def test_correct_solutions_score(tmp_path: Path) -> None:
     """The benchmarks' own solutions, handed to the scorers as responses."""
     if not (DATA / "mbpp").is_dir():
         pytest.skip("the benchmark files are not here")

@@ -1,4 +1,4 @@
-"""A benchmark that several processes share: the samples and scores of one, each sample decoded once, any number resumes."""
+"""A benchmark shared by several processes: the samples and scores of one process, each sample decoded once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install unm
 
 from support.kill_harness import benchmark_words, result, write_benchmark
 from support.processes import together
+from unmask.decoding.options import Decoding
 from unmask.evaluation.lm_eval.run import run_lm_eval
-from unmask.evaluation.lm_eval.samples import SampleLog, collected
-from unmask.evaluation.lm_eval.settings import LmDecoding, LmEval
+from unmask.evaluation.lm_eval.samples import SampleLog, collect_samples
+from unmask.evaluation.lm_eval.settings import AnswerOptions, LmEval
 from unmask_studies.bench.processes import launch
 
 LIMIT = 7
@@ -33,9 +34,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def config(place: Path) -> LmEval:
-    decoding = LmDecoding(length=6, block=3, scheduler="random", token_temperature=1.0)
+    answers = AnswerOptions(length=6, scheduler="random", decoding=Decoding(block=3, token_temperature=1.0))
     tiny, data = str(place / "tiny"), str(place / "data")
-    return LmEval(denoiser=tiny, data=data, shots=2, limit=LIMIT, batch=2, decoding=decoding)
+    return LmEval(denoiser=tiny, data=data, shots=2, limit=LIMIT, batch=2, answers=answers)
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +62,10 @@ def keys(file: Path) -> list[str]:
 
 def test_two_processes_score_as_one(config: LmEval, alone: dict[str, Any], tmp_path: Path) -> None:
     def work(rank: int) -> None:
-        told: list[tuple[int, int]] = []
-        results = run_lm_eval(config, tmp_path / "run", on_sample=lambda *counts: told.append(counts))
+        counts: list[tuple[int, int]] = []
+        results = run_lm_eval(config, tmp_path / "run", on_sample=lambda *each: counts.append(each))
         assert (results is None) == (rank > 0)
-        (tmp_path / f"{rank}.json").write_text(json.dumps(told[-1]))
+        (tmp_path / f"{rank}.json").write_text(json.dumps(counts[-1]))
 
     codes, _ = together(2, work, tmp_path / "log")
     assert codes == [0, 0], (tmp_path / "log.0").read_text() + (tmp_path / "log.1").read_text()
@@ -79,18 +80,16 @@ def test_fewer_problems_than_processes(config: LmEval, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "results.json").read_text())["documents"] == 1
 
 
-def test_what_two_left_one_goes_on_with_and_two_with_what_one_left(
-    config: LmEval, alone: dict[str, Any], tmp_path: Path
-) -> None:
-    """The second process is killed after two of its samples; the first has finished its share, and says who is missing."""
+def test_resume_with_a_different_number_of_processes(config: LmEval, alone: dict[str, Any], tmp_path: Path) -> None:
+    """The second process is killed after two of its samples; the first has finished its share, and reports the missing one."""
     run = tmp_path / "run"
 
     def work(rank: int) -> None:
-        def told(done: int, total: int) -> None:
+        def kill(done: int, total: int) -> None:
             if rank == 1 and done == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        run_lm_eval(config, run, on_sample=told)
+        run_lm_eval(config, run, on_sample=kill)
 
     codes, _ = together(2, work, tmp_path / "log")
     assert codes == [2, -signal.SIGKILL]
@@ -109,18 +108,18 @@ def test_what_two_left_one_goes_on_with_and_two_with_what_one_left(
     assert result(tmp_path / "other") == alone
 
 
-def test_one_denoiser_over_all_devices_is_not_for_several_processes(config: LmEval, tmp_path: Path) -> None:
+def test_device_auto_is_refused_with_several_processes(config: LmEval, tmp_path: Path) -> None:
     assert shared(replace(config, device="auto"), tmp_path / "run") == [2, 2]
     assert "device auto spreads one denoiser over all devices" in (tmp_path / "log.1").read_text()
 
 
-def test_records_of_ended_processes_move_in_once(tmp_path: Path) -> None:
+def test_records_of_ended_processes_are_collected_once(tmp_path: Path) -> None:
     for name, found in (("samples", "ab"), ("samples-1", "bc"), ("samples-12", "d")):
         for key in found:
             SampleLog(tmp_path / f"{name}.jsonl").add({"key": key, "of": name})
     with (tmp_path / "samples-1.jsonl").open("a") as torn:
         torn.write('{"key": "e"')
-    assert list(collected(tmp_path).records) == ["a", "b", "c", "d"]
+    assert list(collect_samples(tmp_path).records) == ["a", "b", "c", "d"]
     assert keys(tmp_path / "samples.jsonl") == ["a", "b", "c", "d"]
     assert [path.name for path in tmp_path.iterdir()] == ["samples.jsonl"]
 
@@ -128,7 +127,7 @@ def test_records_of_ended_processes_move_in_once(tmp_path: Path) -> None:
 def test_the_launched_command(place: Path, tmp_path: Path) -> None:
     """`accelerate launch -m unmask lm-eval`: two processes, a new folder, one table."""
     few = [*benchmark_words(place, tmp_path / "two"), "--limit", "3"]
-    said = launch(2, tmp_path, "lm-eval", *few)
-    assert said.count("s of 2 processes") == 1
-    assert said.count("3 problems, 2-shot") == 1
+    output = launch(2, tmp_path, "lm-eval", *few)
+    assert output.count("s of 2 processes") == 1
+    assert output.count("3 problems, 2-shot") == 1
     assert len(keys(tmp_path / "two" / "samples.jsonl")) == 3

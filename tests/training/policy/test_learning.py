@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unmask.denoisers.loading import load_denoiser
-from unmask.evaluation.evaluate import evaluate
+from unmask.evaluation.evaluate import EvaluationOptions, evaluate
 from unmask.runs.presets import load_preset
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
@@ -24,7 +24,9 @@ def test_fifteen_steps_beat_confidence(tmp_path: Path) -> None:
     denoiser = load_denoiser(config.denoiser)
     policy = load_scheduler(str(tmp_path / "order"), denoiser)
     problems = SudokuTask.generated(500, clues="rao", split="test", seed=5)
-    report = evaluate(problems, denoiser, {"confidence": confidence, "order": policy}, likelihood=False)
+    report = evaluate(
+        problems, denoiser, {"confidence": confidence, "order": policy}, options=EvaluationOptions(likelihood=False)
+    )
     versus = report.row("order").versus
     assert versus is not None
     assert versus.low > 0.02, versus

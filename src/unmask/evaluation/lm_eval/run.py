@@ -1,34 +1,30 @@
 """A benchmark as a run directory from a preset: the settings, every finished sample, the scores.
 
 folder/config.json    the settings; a resumed run must have the same, but for how many samples and how many at once
-folder/samples.jsonl  a line per finished request: response, reveals, denoiser calls; beside it, while several processes are at
-                      work, samples-1.jsonl and so on, one for each of the others
-folder/scores.jsonl   a line per document: the response, what was read from it, its metrics
+folder/samples.jsonl  a line per finished request: response, reveals, denoiser calls; each further process writes into its own
+                      samples-1.jsonl and so on until its share is done
+folder/scores.jsonl   a line per document: the response, the answer read from it, its metrics
 folder/results.json   the scores with intervals, and the cost
-folder/traces/        the first samples step by step, if asked for
+folder/traces/        the first samples step by step, on request
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lm_eval.api.instance import Instance
-
-from unmask.evaluation.lm_eval.model import Answered, OnGeneration, OnSample, UnmaskLM
-from unmask.evaluation.lm_eval.samples import collected, shared
-from unmask.evaluation.lm_eval.settings import LmDecoding, LmEval
+from unmask.evaluation.lm_eval.model import UnmaskLM
+from unmask.evaluation.lm_eval.samples import collect_samples, share_samples
+from unmask.evaluation.lm_eval.session import OnGeneration, OnSample, ScoredElsewhere, Session
+from unmask.evaluation.lm_eval.settings import LmEval
 from unmask.evaluation.lm_eval.tasks import MAIN_METRIC, load_task
 from unmask.evaluation.statistics import wilson
-from unmask.generation.generate import Generation
-from unmask.report.terminal.text import Pieces
-from unmask.report.traces import record as trace
-from unmask.report.traces.text import of_texts
 from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import to_jsonable
 from unmask.runs.processes import ProcessGroup, current_group
@@ -37,56 +33,53 @@ from unmask.runs.run import Run
 MAY_DIFFER = ("limit", "traces", "batch", "device")
 PATIENCE = timedelta(days=2)
 """How long a process waits for the others to finish their shares."""
+TraceWriter = Callable[[UnmaskLM, int, Path], OnGeneration]
+"""Makes the callback that writes traces of a model's first so many samples into a folder."""
 
 
 def run_lm_eval(
-    config: LmEval, folder: str | Path, resume: bool = False, on_sample: OnSample | None = None
+    config: LmEval,
+    folder: str | Path,
+    resume: bool = False,
+    on_sample: OnSample | None = None,
+    trace_writer: TraceWriter | None = None,
 ) -> dict[str, Any] | None:
-    """Evaluate in ``folder``; returns what is in results.json. A run that was killed goes on where it stopped with ``resume``.
+    """Evaluate in ``folder``; returns the content of results.json. With ``resume`` a killed run continues.
 
     Under ``accelerate launch`` every process calls this and answers its share of the requests. The first one owns the folder and
     scores; the others return None.
     """
     processes = current_group(PATIENCE)
     first = processes is None or processes.is_first
-    with _quiet():
-        task = load_task(
-            config.task,
-            config.data or None,
-            shots=config.shots,
-            length=config.decoding.length,
-            confined=not config.unconfined,
-        )
-        # Before there is a folder: a name that is wrong leaves nothing behind.
+    with _silence():
+        length, confined = config.answers.length, not config.unconfined
+        task = load_task(config.task, config.data or None, shots=config.shots, length=length, confined=confined)
+        # Loaded before the folder exists: a wrong name leaves nothing behind.
         model = UnmaskLM(
             config.denoiser,
-            config.decoding,
+            config.answers,
             tokenizer=config.tokenizer or None,
             batch_size=config.batch,
             dtype=config.dtype,
             device=_own_device(config.device, processes),
-            on_sample=on_sample,
-            processes=processes,
-            first_scores=True,
+            session=Session(on_sample=on_sample, processes=processes, first_scores=True),
         )
     if first:
         Run.create(folder, config, resume=resume, may_differ=MAY_DIFFER)
     run = Run(Path(folder))
-    with run.lock() if first else nullcontext(), _quiet():
-        model.log = collected(run.folder) if processes is None else shared(run.folder, processes)
-        if config.traces and first:
-            model.on_generation = _tracing(model, config.traces, run.folder / "traces")
+    with run.lock() if first else nullcontext(), _silence():
+        model.session.log = collect_samples(run.folder) if processes is None else share_samples(run.folder, processes)
+        if config.traces and first and trace_writer is not None:
+            model.session.on_generation = trace_writer(model, config.traces, run.folder / "traces")
         try:
             found = evaluate_task(model, task, config.limit, config.chat, config.multiturn)
-        except Answered:
+        except ScoredElsewhere:
             return None
         results = {"task": config.task, "main": MAIN_METRIC[config.task], **found}
         results |= {"published": config.published, "source": config.source, "model": model.get_model_info()}
-        lines = (json.dumps(to_jsonable(_scored(sample), finite=True)) + "\n" for sample in results.pop("samples"))
+        lines = (json.dumps(to_jsonable(_score_line(sample), finite=True)) + "\n" for sample in results.pop("samples"))
         atomic_write(run.folder / "scores.jsonl", "".join(lines).encode())
-        atomic_write(
-            run.folder / "results.json", (json.dumps(to_jsonable(results, finite=True), indent=2) + "\n").encode()
-        )
+        atomic_write(run.folder / "results.json", (json.dumps(to_jsonable(results, finite=True), indent=2) + "\n").encode())
     return results
 
 
@@ -112,20 +105,15 @@ def evaluate_task(
     )
     name = task.config.task
     samples = found["samples"][name]
-    documents = {sample["doc_id"] for sample in samples}
     scores = {
         key: float(value)
         for key, value in found["results"][name].items()
         if "," in key and isinstance(value, int | float) and "_stderr," not in key
     }
     intervals = {key: interval for key in scores if (interval := _interval(key, samples)) is not None}
-    return {
-        "scores": scores,
-        "intervals": intervals,
-        "documents": len(documents),
-        "shots": found["n-shot"][name],
-        "samples": samples,
-    }
+    documents = len({sample["doc_id"] for sample in samples})
+    counted = {"documents": documents, "shots": found["n-shot"][name]}
+    return {"scores": scores, "intervals": intervals, **counted, "samples": samples}
 
 
 def _own_device(device: str, processes: ProcessGroup | None) -> str | None:
@@ -134,26 +122,10 @@ def _own_device(device: str, processes: ProcessGroup | None) -> str | None:
         return device or None
     if device == "auto":
         raise ValueError(
-            "device auto spreads one denoiser over all devices, and these are several processes: "
-            "start one process, or name cuda, of which each takes its own"
+            "device auto spreads one denoiser over all devices, but there are several processes: "
+            "start one process, or use cuda, where each takes its own GPU"
         )
     return f"cuda:{processes.accelerator.local_process_index}" if device == "cuda" else device or None
-
-
-def _tracing(model: UnmaskLM, count: int, folder: Path) -> OnGeneration:
-    """Writes a trace of every sample until there are ``count``; from then on the model decodes in batches."""
-    labels = Pieces(model.tokenizer)
-    folder.mkdir(exist_ok=True)
-
-    def write_one(request: Instance, decoding: LmDecoding, done: Generation) -> None:
-        orders = {decoding.scheduler: done.trajectory}
-        problem = f"{request.task_name}, problem {request.doc_id}"
-        recorded = of_texts(model.denoiser, labels, done.canvas, orders, model.name, decoding.loop(), [problem])
-        trace.write(recorded[0], folder / f"{request.doc_id:05d}-{request.idx}.json")
-        if sum(1 for _ in folder.glob("*.json")) >= count:
-            model.on_generation = None
-
-    return write_one
 
 
 def _interval(key: str, samples: list[dict[str, Any]]) -> tuple[float, float] | None:
@@ -164,17 +136,15 @@ def _interval(key: str, samples: list[dict[str, Any]]) -> tuple[float, float] | 
     return wilson(int(sum(values)), len(values))
 
 
-def _scored(sample: dict[str, Any]) -> dict[str, Any]:
+def _score_line(sample: dict[str, Any]) -> dict[str, Any]:
     metrics = {name: sample[name] for name in sample.get("metrics", []) if name in sample}
     kept = {"doc": sample["doc_id"], "filter": sample.get("filter"), "target": sample.get("target")}
     return {**kept, "responses": sample.get("resps"), "read": sample.get("filtered_resps"), **metrics}
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """lm-eval and datasets log what a run directory holds anyway, and their bars would break the caller's."""
-    from functools import partial
-
+def _silence() -> Iterator[None]:
+    """Without the logs of lm-eval and datasets, and without their progress bars, which would break the caller's."""
     import datasets
     import lm_eval.api.task as building
 

@@ -17,8 +17,7 @@ from unmask.runs.atomic import sync
 from unmask.runs.processes import ProcessGroup
 
 
-def key_of(*parts: Any) -> str:
-    """The hash of JSON data."""
+def hash_json(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
@@ -29,23 +28,19 @@ class SampleLog:
         self.path = None if path is None else Path(path)
         self.records: dict[str, dict[str, Any]] = {}
         if self.path is not None and self.path.exists():
-            whole = 0
             content = self.path.read_bytes()
-            for line in content.splitlines(keepends=True):
-                record = _record(line)
-                if line.endswith(b"\n"):
-                    whole += len(line)
-                if record is not None:
-                    self.records[record["key"]] = record
+            lines = [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+            self.remember(record for line in lines if (record := _parse(line)) is not None)
+            whole = sum(map(len, lines))
             if whole < len(content):
                 os.truncate(self.path, whole)
 
     def remember(self, records: Iterable[dict[str, Any]]) -> None:
-        """Know records that another process has written down."""
+        """Know records that are on disk already."""
         self.records |= {record["key"]: record for record in records}
 
     def hand_over(self) -> None:
-        """Remove the file, whose records another process has written down; they stay known here."""
+        """Remove the file, whose records another process has written; they stay known here."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
@@ -63,8 +58,8 @@ class SampleLog:
                 raise OSError(f"could not write a whole line to {self.path}; is the disk full?")
 
 
-def collected(folder: Path) -> SampleLog:
-    """The samples of a run. What its other processes wrote before they ended too early is moved in from their files."""
+def collect_samples(folder: Path) -> SampleLog:
+    """The samples of a run. The files that its other processes left when they ended too early are moved in."""
     log = SampleLog(folder / "samples.jsonl")
     for part in sorted(folder.glob("samples-*.jsonl")):
         for key, record in SampleLog(part).records.items():
@@ -76,12 +71,12 @@ def collected(folder: Path) -> SampleLog:
     return log
 
 
-def shared(folder: Path, processes: ProcessGroup) -> SampleLog:
-    """The samples of a run that several processes go on with: all know all of them, each writes into a file of its own.
+def share_samples(folder: Path, processes: ProcessGroup) -> SampleLog:
+    """The samples of a run that several processes continue: all know all of them, each writes into a file of its own.
 
     The first process writes into the run's; the others' records come to it when their shares are done.
     """
-    log = collected(folder) if processes.is_first else SampleLog()
+    log = collect_samples(folder) if processes.is_first else SampleLog()
     known = processes.gather_records(list(log.records.values()))
     if not processes.is_first:
         log = SampleLog(folder / f"samples-{processes.accelerator.process_index}.jsonl")
@@ -89,9 +84,9 @@ def shared(folder: Path, processes: ProcessGroup) -> SampleLog:
     return log
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
     except ValueError:
         return None
-    return record if isinstance(record, dict) and isinstance(record.get("key"), str) and line.endswith(b"\n") else None
+    return record if isinstance(record, dict) and isinstance(record.get("key"), str) else None

@@ -1,8 +1,8 @@
-"""The settings of a benchmark run: plain dataclasses, which presets fill and which import nothing of lm-eval."""
+"""The settings of a benchmark run: dataclasses that presets fill and that import nothing of lm-eval."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from unmask.decoding.options import Decoding
@@ -11,27 +11,22 @@ Likelihood = Literal["path", "monte_carlo"]
 
 
 @dataclass(frozen=True)
-class LmDecoding:
-    """How to decode and to score: L–B–T, the order, end tokens, guidance, caches; ``likelihood`` and its Monte-Carlo ``samples``.
+class AnswerOptions:
+    """How requests are answered.
 
-    ``length`` is the default: a request that names ``max_gen_toks`` gets that many, and ``steps`` in proportion. ``greedy``: in a
-    Monte-Carlo likelihood, also decode to say whether the answer is the greedy one (the exact likelihood knows without).
+    Attributes:
+        length: Tokens at most (L), where a request has no ``max_gen_toks``.
+        scheduler: The name of a scheduler, or the folder of a learned policy.
+        decoding: Everything else about decoding; ``steps`` is the budget of ``length``.
+        likelihood: path is exact along the scheduler's order, monte_carlo LLaDA's estimate.
+        samples: Masks per Monte-Carlo estimate.
+        greedy: Decode beside a Monte-Carlo estimate, to say whether the answer is the greedy one (path knows without).
+        seed: Seeds everything random.
     """
 
     length: int = 128
-    block: int | None = None
-    steps: int | None = None
     scheduler: str = "confidence"
-    pace: str = "top"
-    order_temperature: float = 0.0
-    token_temperature: float = 0.0
-    top_p: float = 1.0
-    ends: str = "allow"
-    end_floor: float = 0.4
-    min_length: int = 0
-    guidance: float = 0.0
-    cache: str = "none"
-    refresh: int | None = None
+    decoding: Decoding = field(default_factory=Decoding)
     likelihood: Likelihood = "path"
     samples: int = 128
     greedy: bool = False
@@ -45,27 +40,39 @@ class LmDecoding:
             raise ValueError(f"likelihood must be one of {', '.join(get_args(Likelihood))}, got {self.likelihood!r}")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
+        if not isinstance(self.decoding.pace, str):  # samples are found again by a hash of these settings
+            raise ValueError(f"pace must be a name, such as threshold:p=0.9, got {self.decoding.pace!r}")
 
-    def loop(self) -> Decoding:
-        """The options of the loop among these."""
-        names = {field.name for field in fields(Decoding)} & {field.name for field in fields(self)}
-        return Decoding(**{name: getattr(self, name) for name in names})
-
-    def steps_for(self, length: int) -> int | None:
-        """The step budget of another length at the same number of tokens per step; at least a step per block."""
-        if self.steps is None or length == self.length:
-            return self.steps
-        blocks = -(-length // (self.block or length))
-        return max(blocks, round(self.steps * length / self.length))
+    def decoding_of(self, length: int) -> Decoding:
+        """The decoding of another length: as many tokens per step, at least a step per block."""
+        budget = self.decoding.steps
+        if budget is None or length == self.length:
+            return self.decoding
+        blocks = -(-length // (self.decoding.block or length))
+        return replace(self.decoding, steps=max(blocks, round(budget * length / self.length)))
 
 
 @dataclass(frozen=True)
 class LmEval:
-    """A task, a denoiser, a way to decode. ``shots`` None is the task's own number.
+    """A benchmark run: a task, a denoiser, and how to answer.
 
-    ``chat`` puts prompts into the chat template, ``multiturn`` each worked example into a turn of its own. ``published`` are the
-    numbers of the row that a preset reproduces, by order, and ``source`` where they stand. ``data`` is a folder of files, ""
-    the hub. The first ``traces`` samples that are decoded leave traces. ``unconfined`` runs generated code without a sandbox.
+    Attributes:
+        task: gsm8k, mbpp, math500, ifeval or humaneval.
+        denoiser: A folder, a safetensors file or a hub id.
+        tokenizer: A folder or hub id, if not the denoiser's own.
+        shots: Worked examples in the prompt; None is the task's own number.
+        chat: Put prompts into the tokenizer's chat template.
+        multiturn: With ``chat``, each worked example is a turn of its own.
+        answers: How requests are answered.
+        data: A folder with the benchmark's files instead of the hub.
+        limit: Only the first so many problems.
+        traces: So many samples leave traces, in the run's folder; those are decoded one by one.
+        batch: Prompts decoded at a time. It changes speed and memory only.
+        dtype: float32, bfloat16 or float16.
+        device: Such as cuda; auto spreads the denoiser over all devices.
+        unconfined: Run generated code without the sandbox. For code you trust.
+        source: Where the published numbers stand.
+        published: The numbers of the table row that a preset reproduces, by scheduler.
     """
 
     task: str = "gsm8k"
@@ -74,7 +81,7 @@ class LmEval:
     shots: int | None = None
     chat: bool = False
     multiturn: bool = False
-    decoding: LmDecoding = field(default_factory=LmDecoding)
+    answers: AnswerOptions = field(default_factory=AnswerOptions)
     data: str = ""
     limit: int | None = None
     traces: int = 0

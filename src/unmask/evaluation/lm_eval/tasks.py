@@ -1,7 +1,7 @@
 """lm-eval tasks from files or from the hub: GSM8K, MBPP, MATH-500, IFEval, HumanEval.
 
 Prompts, few-shot examples, stop strings and metrics are those of lm-eval's tasks ``gsm8k``, ``mbpp``, ``minerva_math500``,
-``ifeval`` and ``humaneval``, whose own functions are used where they work offline. What differs:
+``ifeval`` and ``humaneval``: their YAML files are read, and their functions used where they work offline. Differences:
 
 * with ``data`` the documents come from ``data/<folder>/<file>`` (``FILES``) instead of the hub;
 * code is run by :mod:`unmask.tasks.sandbox.sandbox`, not by ``evaluate``'s ``code_eval``, which confines nothing;
@@ -12,6 +12,7 @@ Prompts, few-shot examples, stop strings and metrics are those of lm-eval's task
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import lm_eval.tasks
+import yaml
 from datasets.exceptions import DatasetNotFoundError
 from lm_eval.api.task import ConfigurableTask
 
@@ -37,11 +40,11 @@ FILES: dict[str, dict[str, str]] = {
 MBPP_SPLITS = {"prompt": range(1, 11), "test": range(11, 511)}
 MBPP_SHOTS = (2, 3, 4)
 """By task_id: the examples that MBPP's authors, and lm-eval, show."""
+EXAMPLES = {"mbpp": 3, "math500": 4, "ifeval": 0, "humaneval": 0}
+"""Worked examples that there are; GSM8K draws them from its training split."""
+DROPPED = ("task", "tag", "include", "repeats", "unsafe_code")
+"""Settings of lm-eval's YAML files that are not used."""
 MEAN = {"aggregation": "mean", "higher_is_better": True}
-MBPP_PROMPT = (
-    "You are an expert Python programmer, and here is your task: {{text}} Your code should pass these tests:\n\n"
-    "{{test_list[0]}}\n{{test_list[1]}}\n{{test_list[2]}}\n[BEGIN]\n"
-)
 
 
 def load_task(
@@ -57,95 +60,69 @@ def load_task(
     ``shots`` replaces the task's own number of examples, ``length`` its ``max_gen_toks``. ``confined=False`` runs generated code
     without a sandbox (:func:`unmask.tasks.sandbox.sandbox.run_python`).
     """
-    if name not in TASKS:
-        raise ValueError(f"no task {name!r}: expected one of {', '.join(TASKS)}{did_you_mean(name, TASKS)}")
-    if name in ("mbpp", "humaneval") and confined and missing():
-        raise ValueError(f"{name} runs generated code, and this machine cannot confine it: it needs {missing()}")
-    if shots is not None and shots < 0:
-        raise ValueError(f"shots must be at least 0, got {shots}")
+    _check(name, shots, confined)
     if name == "ifeval" and data is not None:
         _find_punkt(Path(data))  # before lm-eval's scorer is loaded, which would try to download it
     config: dict[str, Any] = {"task": name, "output_type": "generate_until", **TASKS[name](confined)}
     if data is not None:
         documents = {split: _read(Path(data) / file, name, split) for split, file in FILES[name].items()}
-        for key in ("dataset_path", "dataset_name"):
-            config.pop(key, None)
+        config = {key: value for key, value in config.items() if key not in ("dataset_path", "dataset_name")}
         config["custom_dataset"] = lambda **_: documents
     if shots is not None:
         config["num_fewshot"] = shots
-        if name in ("mbpp", "math500") and shots > (most := 3 if name == "mbpp" else 4):
-            raise ValueError(f"{name} has {most} worked examples, got {shots} shots")
-        if name in ("ifeval", "humaneval") and shots:
-            raise ValueError(f"{name} has no worked examples: expected 0 shots, got {shots}")
     if length is not None:
         config["generation_kwargs"] = {**config["generation_kwargs"], "max_gen_toks": length}
     try:
         return ConfigurableTask(config=config)
     except (ConnectionError, OSError, DatasetNotFoundError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"the hub has not given {name}: {reason}; name a folder of files instead") from error
+        raise ValueError(f"cannot load {name} from the hub: {reason}; name a folder of files instead") from error
+
+
+def _check(name: str, shots: int | None, confined: bool) -> None:
+    if name not in TASKS:
+        raise ValueError(f"no task {name!r}: expected one of {', '.join(TASKS)}{did_you_mean(name, TASKS)}")
+    if name in ("mbpp", "humaneval") and confined and missing():
+        raise ValueError(f"{name} runs generated code, and this machine cannot confine it: it needs {missing()}")
+    if shots is not None and shots < 0:
+        raise ValueError(f"shots must be at least 0, got {shots}")
+    most = EXAMPLES.get(name)
+    if shots is not None and most is not None and shots > most:
+        raise ValueError(f"{name} has {most} worked examples: expected at most {most} shots, got {shots}")
+
+
+def _load_yaml(file: str) -> dict[str, Any]:
+    """The settings of one of lm-eval's own tasks, without its functions, some of which need a network to be imported."""
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_constructor("!function", lambda loader, node: None)
+    config = yaml.load((Path(lm_eval.tasks.__file__).parent / file).read_text("utf-8"), Loader)
+    return {key: value for key, value in config.items() if key not in DROPPED}
 
 
 def _gsm8k(confined: bool) -> dict[str, Any]:
-    def regex(name: str, pattern: str, **more: Any) -> dict[str, Any]:
-        return {
-            "name": name,
-            "filter": [{"function": "regex", "regex_pattern": pattern, **more}, {"function": "take_first"}],
-        }
-
-    return {
-        "dataset_path": "openai/gsm8k",
-        "dataset_name": "main",
-        "training_split": "train",
-        "fewshot_split": "train",
-        "test_split": "test",
-        "doc_to_text": "Question: {{question}}\nAnswer:",
-        "doc_to_target": "{{answer}}",
-        "num_fewshot": 5,
-        "generation_kwargs": {"until": ["Question:", "</s>", "<|im_end|>"], "do_sample": False, "temperature": 0.0},
-        "metric_list": [
-            {
-                "metric": "exact_match",
-                **MEAN,
-                "ignore_case": True,
-                "ignore_punctuation": False,
-                "regexes_to_ignore": [",", "\\$", "(?s).*#### ", "\\.$"],
-            }
-        ],
-        "filter_list": [
-            regex("strict-match", "#### (\\-?[0-9\\.\\,]+)"),
-            regex("flexible-extract", "(-?[$0-9.,]{2,})|(-?[0-9]+)", group_select=-1),
-            {
-                "name": "final-answer",
-                "filter": [{"function": "custom", "filter_fn": _final_numbers}, {"function": "take_first"}],
-            },
-        ],
-        "metadata": {"version": 3.0},
-    }
+    config = _load_yaml("gsm8k/gsm8k.yaml")
+    steps = [{"function": "custom", "filter_fn": _final_numbers}, {"function": "take_first"}]
+    return {**config, "filter_list": [*config["filter_list"], {"name": "final-answer", "filter": steps}]}
 
 
 def _final_numbers(responses: list[list[str]], docs: list[dict[str, Any]]) -> list[list[str]]:
-    return [[_written(final_number(text)) for text in each] for each in responses]
+    return [[_format_number(final_number(text)) for text in each] for each in responses]
 
 
-def _written(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return "[none]" if value is None else str(value.numerator if value.denominator == 1 else float(value))
 
 
 def _mbpp(confined: bool) -> dict[str, Any]:
     return {
-        "dataset_path": "google-research-datasets/mbpp",
-        "dataset_name": "full",
-        "test_split": "test",
-        "doc_to_text": MBPP_PROMPT,
+        **_load_yaml("mbpp/mbpp.yaml"),
         "doc_to_target": "{% if is_fewshot is defined %}{{code}}\n[DONE]{% else %}{{test_list | join('\n')}}{% endif %}",
-        "target_delimiter": "",
-        "num_fewshot": 3,
         "fewshot_config": {"sampler": "first_n", "split": "prompt", "process_docs": _mbpp_examples},
-        "generation_kwargs": {"until": ["[DONE]"], "do_sample": False},
         "process_results": partial(_mbpp_results, confined=confined),
         "metric_list": [{"metric": "pass_at_1", **MEAN}],
-        "metadata": {"version": 1.0},
     }
 
 
@@ -154,24 +131,15 @@ def _mbpp_examples(documents: Any) -> list[dict[str, Any]]:
 
 
 def _mbpp_results(doc: dict[str, Any], results: list[str], confined: bool = True) -> dict[str, float]:
-    return _ran(code_in(results[0]), "\n".join(doc["test_list"][:3]), confined)
+    return _run_tests(code_in(results[0]), "\n".join(doc["test_list"][:3]), confined)
 
 
 def _humaneval(confined: bool) -> dict[str, Any]:
     return {
-        "dataset_path": "openai/openai_humaneval",
-        "test_split": "test",
-        "doc_to_text": "{{prompt}}",
-        "doc_to_target": "{{test}}\ncheck({{entry_point}})",
-        "num_fewshot": 0,
-        "generation_kwargs": {
-            "until": ["\nclass", "\ndef", "\n#", "\nif", "\nprint"],
-            "max_gen_toks": 1024,
-            "do_sample": False,
-        },
+        **_load_yaml("humaneval/humaneval.yaml"),
+        "filter_list": None,
         "process_results": partial(_humaneval_results, confined=confined),
         "metric_list": [{"metric": "pass_at_1", **MEAN}],
-        "metadata": {"version": 1.0},
     }
 
 
@@ -179,56 +147,40 @@ def _humaneval_results(doc: dict[str, Any], results: list[str], confined: bool =
     code = code_in(results[0])
     # A whole function behind the prompt, whose docstring is body enough, replaces the prompt's.
     program = f"{doc['prompt']}\n{code}" if f"def {doc['entry_point']}" in code else doc["prompt"] + code
-    return _ran(program, f"{doc['test']}\ncheck({doc['entry_point']})", confined)
+    return _run_tests(program, f"{doc['test']}\ncheck({doc['entry_point']})", confined)
 
 
-def _ran(program: str, tests: str, confined: bool) -> dict[str, float]:
+def _run_tests(program: str, tests: str, confined: bool) -> dict[str, float]:
     return {"pass_at_1": float(run_python(program, tests, Limits(), confined).passed)}
 
 
 def _math500(confined: bool) -> dict[str, Any]:
-    minerva = _scorer("lm_eval.tasks.minerva_math.utils")
+    minerva = _import_scorer("lm_eval.tasks.minerva_math.utils")
 
     def process_results(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
         boxed = math_equal(math_answer(results[0]), math_answer(doc["solution"]))
         scores = {**minerva.process_results(doc, results), "boxed_match": boxed}
         return {name: float(value) for name, value in scores.items()}
 
+    config = _load_yaml("minerva_math/minerva_math_algebra.yaml") | _load_yaml("minerva_math/minerva_math500.yaml")
     return {
-        "dataset_path": "HuggingFaceH4/MATH-500",
-        "dataset_name": "default",
-        "test_split": "test",
+        **config,
         "process_docs": minerva.process_docs,
         "doc_to_text": minerva.doc_to_text,
-        "doc_to_target": "{{answer if few_shot is undefined else solution}}",
         "process_results": process_results,
-        "num_fewshot": 4,
         "fewshot_config": {"sampler": "first_n", "samples": minerva.list_fewshot_samples()},
-        "generation_kwargs": {"until": ["Problem:"], "do_sample": False, "temperature": 0},
-        "metric_list": [{"metric": name, **MEAN} for name in ("exact_match", "math_verify", "boxed_match")],
-        "metadata": {"version": 3.1},
+        "metric_list": [*config["metric_list"], {"metric": "boxed_match", **MEAN}],
     }
 
 
 def _ifeval(confined: bool) -> dict[str, Any]:
-    scorer = _scorer("lm_eval.tasks.ifeval.utils")
-    by_instruction = {"aggregation": scorer.agg_inst_level_acc, "higher_is_better": True}
-    return {
-        "dataset_path": "google/IFEval",
-        "test_split": "train",
-        "doc_to_text": "prompt",
-        "doc_to_target": 0,
-        "num_fewshot": 0,
-        "process_results": scorer.process_results,
-        "generation_kwargs": {"until": [], "do_sample": False, "temperature": 0.0, "max_gen_toks": 1280},
-        "metric_list": [
-            {"metric": "prompt_level_strict_acc", **MEAN},
-            {"metric": "inst_level_strict_acc", **by_instruction},
-            {"metric": "prompt_level_loose_acc", **MEAN},
-            {"metric": "inst_level_loose_acc", **by_instruction},
-        ],
-        "metadata": {"version": 4.0},
-    }
+    scorer = _import_scorer("lm_eval.tasks.ifeval.utils")
+    config = _load_yaml("ifeval/ifeval.yaml")
+    metrics = [
+        {**metric, "aggregation": metric["aggregation"] or scorer.agg_inst_level_acc}
+        for metric in config["metric_list"]
+    ]
+    return {**config, "process_results": scorer.process_results, "metric_list": metrics}
 
 
 TASKS: dict[str, Callable[[bool], dict[str, Any]]] = {
@@ -248,9 +200,7 @@ MAIN_METRIC = {
 """The number that is compared with published ones."""
 
 
-def _scorer(module: str) -> Any:
-    import importlib
-
+def _import_scorer(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except (ImportError, AssertionError, LookupError, OSError) as error:
