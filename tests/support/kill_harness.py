@@ -32,7 +32,7 @@ import torch
 
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import TransformerConfig
-from unmask.evaluation.evaluate import evaluate
+from unmask.evaluation.evaluate import EvaluationOptions, evaluate
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import PolicyConfig
@@ -98,7 +98,7 @@ class SmallStudy(GridStudy):
                 pass
             return {"returns": [record["return"] for record in Run(folder / "runs" / "policy").metrics()]}
         denoiser = load_denoiser("sudoku-4x4")
-        row = evaluate(SudokuTask(*DATA.boards), denoiser, {name: load_scheduler(name)}, limit=8).rows[0]
+        row = evaluate(SudokuTask(*DATA.boards), denoiser, {name: load_scheduler(name)}, options=EvaluationOptions(limit=8)).rows[0]
         return {"solved": row.solved, "nll": row.nll, "calls": row.denoiser_calls}
 
     def findings(self, results: Results) -> Findings:
