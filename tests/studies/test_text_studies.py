@@ -21,7 +21,7 @@ from unmask.tasks.arithmetic import Arithmetic
 from unmask.tasks.code import Code
 from unmask.tasks.kinds import WRITTEN
 from unmask.tasks.passages import OTHER, Passages
-from unmask.tasks.text_problems import WrittenTask
+from unmask.tasks.text_problems import TextProblemTask
 from unmask.tasks.vocabulary import END, PAD, encode
 from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.policy.config import PolicyTraining
@@ -130,7 +130,7 @@ def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
     assert [row[0] for row in found.tables[1].rows] == columns
     assert [row[4] for row in found.tables[1].rows] == [""] * 6  # the paper has three numbers of blocks
     denoiser = load_denoiser(str(runs / "code"))
-    task = WrittenTask.generated(WRITTEN["code"](count=3, split="test", length=48))
+    task = TextProblemTask.generate(WRITTEN["code"](count=3, split="test", length=48))
     orders = {"learned": load_scheduler(str(tmp_path / "runs" / "sas-code"), denoiser)}
     expected = evaluate(task, denoiser, orders, {"48–12": Decoding(block=12)}, likelihood=False).rows[0]
     mine = found.evaluations[3].row("learned")
@@ -232,7 +232,7 @@ def test_the_cost_of_a_policy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends", ["allow", "damp", "suppress"])
 def test_when_the_first_end_is_revealed(ends: str) -> None:
-    task = WrittenTask.generated(Arithmetic(count=5, split="test", length=48))
+    task = TextProblemTask.generate(Arithmetic(count=5, split="test", length=48))
     for order, first in (("right_to_left", 1.0 if ends == "suppress" else 0.0), ("left_to_right", 1.0)):
         found = decoded(task, Truthful(task), load_scheduler(order), ends, seed=0)
         assert found["solved"] == "11111"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from unmask.tasks.sandbox import sandbox
-from unmask.tasks.sandbox.sandbox import Limits, Outcome, missing, run_python
+from unmask.tasks.sandbox.sandbox import Limits, Outcome, find_missing_protection, run_python
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine cannot confine code: it lacks {missing()}")
+pytestmark = pytest.mark.skipif(bool(find_missing_protection()), reason=f"this machine cannot confine code: it lacks {find_missing_protection()}")
 FALSE = "assert False, 'the tests were run'"
 # Roomy by the clock, since whatever else runs on this machine counts; the processor's time is the program's own.
 QUICK = Limits(seconds=2.0, wall=60.0, memory=2**28)
@@ -234,7 +234,7 @@ def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_refused_where_it_cannot_be_confined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "missing", lambda: "Landlock")
+    monkeypatch.setattr(sandbox, "find_missing_protection", lambda: "Landlock")
     with pytest.raises(ValueError, match="cannot confine untrusted code here: it needs Landlock"):
         run_python("pass", "")
     assert run_python("x = 1", "assert x == 1", confined=False).passed

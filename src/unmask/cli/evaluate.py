@@ -25,7 +25,7 @@ from unmask.tasks.jsonl import TextData
 from unmask.tasks.kinds import WRITTEN, written_task
 from unmask.tasks.sources import KINDS
 from unmask.tasks.sudoku.task import SudokuTask
-from unmask.tasks.vocabulary import drawn
+from unmask.tasks.vocabulary import draw_tokens
 
 READ = ("text", "antibody")
 TEXT_LENGTH = 4096
@@ -140,7 +140,7 @@ def _written(task: str, denoiser: str, data: Path | None, limit: int, seed: int)
     """The same for the small text tasks."""
     model = load_denoiser(denoiser)
     WRITTEN[task].check(model, denoiser)
-    return model, written_task(task, limit, data, seed), trace.About(task, denoiser, lambda token: drawn([token]))
+    return model, written_task(task, limit, data, seed), trace.About(task, denoiser, lambda token: draw_tokens([token]))
 
 
 def _read(task: str, denoiser: str, data: Path | None, limit: int, seed: int) -> tuple[Any, Task, trace.About]:

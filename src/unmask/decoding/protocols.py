@@ -335,9 +335,9 @@ class Verdict:
     share: Float[Tensor, "B"]
 
     @classmethod
-    def of(cls, tokens: Int[Tensor, "B L"], target: Int[Tensor, "B L"], asked: Bool[Tensor, "B L"]) -> Verdict:
-        """Token by token, where it was asked for."""
-        share = ((tokens == target) & asked).sum(1) / asked.sum(1)
+    def of(cls, tokens: Int[Tensor, "B L"], target: Int[Tensor, "B L"], scored: Bool[Tensor, "B L"]) -> Verdict:
+        """Token by token, over the ``scored`` positions."""
+        share = ((tokens == target) & scored).sum(1) / scored.sum(1)
         return cls(exact=share == 1, share=share)
 
 

@@ -20,8 +20,17 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from unmask.tasks.linked_numbers import LARGEST, Link, form, in_digits, linked, source_of, steps, worded
-from unmask.tasks.text_problems import Problem, Written
+from unmask.tasks.linked_numbers import (
+    LARGEST,
+    Link,
+    canonical_form,
+    choose_source,
+    count_steps,
+    draw_link,
+    use_digits,
+    write_number,
+)
+from unmask.tasks.text_problems import Problem, TextProblemKind
 
 NAMES = "abcde"
 """Of the first line, the second, …"""
@@ -29,7 +38,7 @@ LEAST_LINES, MOST_LINES = 3, len(NAMES)
 
 
 @dataclass(frozen=True)
-class Sums(Written):
+class Sums(TextProblemKind):
     """Problems of ``least`` to ``most`` lines, drawn alike. What is held out has more of the long ones: short ones soon repeat."""
 
     prompt_width: ClassVar[int] = 4 * MOST_LINES
@@ -47,29 +56,29 @@ class Sums(Written):
 
     @staticmethod
     @abstractmethod
-    def thought(rng: random.Random, names: str) -> list[str]:
+    def dependency_order(rng: random.Random, names: str) -> list[str]:
         """The names of the lines such that each follows from those before it."""
 
     def problem(self, index: int) -> Problem:
         rng = random.Random(f"{self.name} {self.seed} {index}")
         names = NAMES[: rng.randint(self.least, self.most)]
         links: dict[str, Link] = {}
-        for name in self.thought(rng, names):
-            source = source_of(rng, list(links)) if links else None
-            links[name] = linked(rng, source, links[source].value if source else rng.randint(1, LARGEST))
+        for name in self.dependency_order(rng, names):
+            source = choose_source(rng, list(links)) if links else None
+            links[name] = draw_link(rng, source, links[source].value if source else rng.randint(1, LARGEST))
         prompt, working, answers = "", "", ""
         for name in names:
             link = links[name]
-            start, amount, value = (worded(rng, number) for number in (link.start, link.amount, link.value))
+            start, amount, value = (write_number(rng, number) for number in (link.start, link.amount, link.value))
             prompt += f"{link.source or link.start}{link.sign}{link.amount};"
             working += f"{start}{link.sign}{amount}={value};"
             answers += str(link.value)
-        return Problem(prompt, working + answers, f"{steps(links)} steps", form(links))
+        return Problem(prompt, working + answers, f"{count_steps(links)} steps", canonical_form(links))
 
     @staticmethod
     def grade(problem: Problem, text: str) -> tuple[bool, float]:
         """Right: every line of the working, in whatever notation, and the answers. The share counts the answers as a line."""
-        expected, got = (_said(whole) for whole in (problem.answer, text))
+        expected, got = (_normalize_lines(whole) for whole in (problem.answer, text))
         right = sum(theirs == ours for theirs, ours in zip(got, expected, strict=False))
         return got == expected, right / max(len(expected), len(got))
 
@@ -83,7 +92,7 @@ class Arithmetic(Sums):
     kind: Literal["arithmetic"] = "arithmetic"
 
     @staticmethod
-    def thought(rng: random.Random, names: str) -> list[str]:
+    def dependency_order(rng: random.Random, names: str) -> list[str]:
         return [*rng.sample(names[1:], len(names) - 1), names[0]]
 
 
@@ -96,11 +105,11 @@ class Ordered(Sums):
     kind: Literal["ordered"] = "ordered"
 
     @staticmethod
-    def thought(rng: random.Random, names: str) -> list[str]:
+    def dependency_order(rng: random.Random, names: str) -> list[str]:
         return list(names)
 
 
-def _said(text: str) -> list[str]:
+def _normalize_lines(text: str) -> list[str]:
     """What an answer says: its lines in digits, and the answers as they are."""
     *working, answers = text.split(";")
-    return [*map(in_digits, working), answers]
+    return [*map(use_digits, working), answers]

@@ -28,9 +28,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from unmask.tasks.linked_numbers import LARGEST, Link, linked, source_of, steps, worded
+from unmask.tasks.linked_numbers import LARGEST, Link, choose_source, count_steps, draw_link, write_number
 from unmask.tasks.sandbox.sandbox import Limits, run_python
-from unmask.tasks.text_problems import Problem, Written
+from unmask.tasks.text_problems import Problem, TextProblemKind
 
 INPUT, NAMES = "a", "bcde"
 """The parameter; the variable of the first line, the second, …"""
@@ -50,7 +50,7 @@ Values = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Code(Written):
+class Code(TextProblemKind):
     """Functions of four lines."""
 
     name: ClassVar[str] = "code"
@@ -66,16 +66,16 @@ class Code(Written):
         while not values or any(values[name] == values[after] for name, after in pairwise(INPUT + NAMES)):
             values = {INPUT: rng.randint(1, LARGEST)}
             for name in rng.sample(NAMES, len(NAMES)):
-                source = source_of(rng, list(values))
-                links[name] = linked(rng, source, values[source])
+                source = choose_source(rng, list(values))
+                links[name] = draw_link(rng, source, values[source])
                 values[name] = links[name].value
         prompt, program = f"{INPUT}={values[INPUT]};", HEAD
         for before, name in pairwise(INPUT + NAMES):
             asked = links[name]
             line = Link(before, values[before], values[name])
             prompt += f"{name}={asked.source}{asked.sign}{asked.amount};"
-            program += f"\n {name}={before}{line.sign}{line.amount}#{worded(rng, line.value)}"
-        return Problem(prompt, program + TAIL, f"{steps(links)} steps", prompt)
+            program += f"\n {name}={before}{line.sign}{line.amount}#{write_number(rng, line.value)}"
+        return Problem(prompt, program + TAIL, f"{count_steps(links)} steps", prompt)
 
     @staticmethod
     def grade(problem: Problem, text: str) -> tuple[bool, float]:

@@ -35,7 +35,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from unmask.tasks.text_problems import Problem, Written, WrittenTask, digest
+from unmask.tasks.text_problems import Problem, TextProblemKind, TextProblemTask, digest
 
 NUMBERS = 3
 LARGEST = 100
@@ -56,7 +56,7 @@ LONGEST = 64
 
 
 @dataclass(frozen=True)
-class Countdown(Written):
+class Countdown(TextProblemKind):
     """Problems that have a solution, with numbers and a target from 1 to 100."""
 
     name: ClassVar[str] = "countdown"
@@ -79,21 +79,21 @@ class Countdown(Written):
             if value <= LARGEST:
                 return _problem(numbers, value, ",".join(equations))
 
-    def belongs(self, problem: Problem) -> str:
+    def split_for(self, problem: Problem) -> str:
         """The split of a problem; of a published one, the tests."""
-        return "test" if digest(problem.form).hex() in published() else super().belongs(problem)
+        return "test" if digest(problem.form).hex() in load_published_digests() else super().split_for(problem)
 
     @staticmethod
     def grade(problem: Problem, text: str) -> tuple[bool, float]:
         """The share is that of the equations up to the first one that is wrong."""
-        numbers, target = _parsed(problem.prompt)
+        numbers, target = _parse_prompt(problem.prompt)
         if "=" not in text:
             right = _expression(text, numbers) == target
             return right, float(right)
         given, value, done = Counter(numbers), None, 0
         equations = text.split(",")
         for equation in equations:
-            value = _result(equation, given)
+            value = _apply_equation(equation, given)
             if value is None:
                 break
             done += 1
@@ -102,12 +102,12 @@ class Countdown(Written):
 
 
 @cache
-def published() -> frozenset[str]:
+def load_published_digests() -> frozenset[str]:
     """The digests of the problems in d1's and PC-Sampler's files."""
     return frozenset(json.loads((files("unmask.tasks") / "countdown_published.json").read_text()))
 
 
-def read_problems(path: str | Path, limit: int | None = None) -> WrittenTask:
+def read_problems(path: str | Path, limit: int | None = None) -> TextProblemTask:
     """The problems of a published file, its first ``limit`` rows if given. A row without a solution is refused."""
     path = Path(path)
     problems: list[Problem] = []
@@ -122,7 +122,7 @@ def read_problems(path: str | Path, limit: int | None = None) -> WrittenTask:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
     if not problems:
         raise ValueError(f"expected at least one problem in {path}, found none")
-    return WrittenTask(Countdown(count=len(problems), split="test"), tuple(problems), path.name)
+    return TextProblemTask(Countdown(count=len(problems), split="test"), tuple(problems), path.name)
 
 
 def _read(line: bytes, where: str) -> Problem:
@@ -177,20 +177,20 @@ def _problem(numbers: Sequence[int], target: int, answer: str) -> Problem:
     signs = "".join(sorted(set(re.findall(r"[-+*/]", answer))))
     stratum = "plus and minus" if set(signs) <= set("+-") else "times or divided"
     prompt = f"{','.join(map(str, numbers))}?{target}"
-    return Problem(_wide(prompt), _wide(answer), stratum, f"{sorted(numbers)} {target}")
+    return Problem(_pad_numbers(prompt), _pad_numbers(answer), stratum, f"{sorted(numbers)} {target}")
 
 
-def _wide(text: str) -> str:
+def _pad_numbers(text: str) -> str:
     """The same with zeros before short numbers."""
     return re.sub(r"\d+", lambda match: match[0].zfill(DIGITS), text)
 
 
-def _parsed(prompt: str) -> tuple[list[int], int]:
+def _parse_prompt(prompt: str) -> tuple[list[int], int]:
     numbers, target = prompt.split("?")
     return [int(text) for text in numbers.split(",")], int(target)
 
 
-def _result(equation: str, given: Counter[int]) -> int | None:
+def _apply_equation(equation: str, given: Counter[int]) -> int | None:
     """The value of a right equation between given numbers, which takes their place among them; None if it is not right."""
     match = EQUATION.fullmatch(equation)
     if match is None:

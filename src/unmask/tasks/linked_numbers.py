@@ -33,22 +33,22 @@ class Link:
         return abs(self.value - self.start)
 
 
-def linked(rng: random.Random, source: str | None, start: int) -> Link:
+def draw_link(rng: random.Random, source: str | None, start: int) -> Link:
     """A link to another number than ``start``."""
     return Link(source, start, rng.choice([value for value in range(1, LARGEST + 1) if value != start]))
 
 
-def source_of(rng: random.Random, names: list[str]) -> str:
+def choose_source(rng: random.Random, names: list[str]) -> str:
     """One of the numbers so far, as a rule the latest, so that ways are long."""
     return names[-1] if rng.random() < 0.8 else rng.choice(names)
 
 
-def steps(links: Mapping[str, Link]) -> int:
+def count_steps(links: Mapping[str, Link]) -> int:
     """The length of the longest way: how many links follow one another."""
     return max(_depth(links, name) for name in links)
 
 
-def form(links: Mapping[str, Link]) -> str:
+def canonical_form(links: Mapping[str, Link]) -> str:
     """The same for problems that differ in names and in the order of their lines alone."""
     roots = [name for name, link in links.items() if link.source not in links]
     return " ".join(sorted(f"{links[name].start}{_whole(links, name)}" for name in roots))
@@ -64,11 +64,11 @@ def _whole(links: Mapping[str, Link], name: str) -> str:
     return f"{links[name].sign}{links[name].amount}({','.join(after)})"
 
 
-def worded(rng: random.Random, number: int) -> str:
+def write_number(rng: random.Random, number: int) -> str:
     """A number as working and notes have it: in any of its notations."""
     return rng.choice(NUMERALS)[number - 1]
 
 
-def in_digits(text: str) -> str:
+def use_digits(text: str) -> str:
     """The same text with its numbers in one notation."""
     return text.translate(_DIGITS)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
 from unmask.tasks.sudoku.symmetry import SPLITS
-from unmask.tasks.vocabulary import END, MASK, PAD, VOCABULARY, decode, drawn, encode
+from unmask.tasks.vocabulary import END, MASK, PAD, VOCABULARY, decode, draw_tokens, encode
 
 SHARES = (0.90, 0.05)
 """Of the training and the validation split; the rest is for tests."""
@@ -59,7 +59,7 @@ def split_of(form: str) -> str:
 
 
 @dataclass(frozen=True)
-class Written(ABC):
+class TextProblemKind(ABC):
     """The first ``count`` of a corpus that fall into a ``split``, and a source of training canvases made of them.
 
     What is held out holds no problem twice, in other words neither: an interval over copies would be too narrow.
@@ -97,7 +97,7 @@ class Written(ABC):
     def grade(problem: Problem, text: str) -> tuple[bool, float]:
         """Whether a text answers the problem, and which share of it is right."""
 
-    def belongs(self, problem: Problem) -> str:
+    def split_for(self, problem: Problem) -> str:
         """The split of a problem."""
         return split_of(problem.form)
 
@@ -113,7 +113,7 @@ class Written(ABC):
                     "there are too few such problems; ask for fewer or widen their range"
                 )
             problem = self.problem(index)
-            if self.belongs(problem) == self.split and (self.split == "train" or problem.form not in forms):
+            if self.split_for(problem) == self.split and (self.split == "train" or problem.form not in forms):
                 kept.append(problem)
                 forms.add(problem.form)
             index += 1
@@ -122,7 +122,7 @@ class Written(ABC):
     @cached_property
     def rows(self) -> Int[Tensor, "N L"]:
         """All problems with their answers, at the longest length."""
-        return layout(self.corpus, self.prompt_width, self.lengths[-1])
+        return lay_out(self.corpus, self.prompt_width, self.lengths[-1])
 
     @classmethod
     def shape(cls) -> dict[str, Any]:
@@ -136,10 +136,10 @@ class Written(ABC):
             "grid": None,
         }
 
-    def problems(self, denoiser: Denoiser, name: str) -> WrittenProblems:
+    def problems(self, denoiser: Denoiser, name: str) -> TextProblemSet:
         """What an order is learned on, for a denoiser that fits."""
         self.check(denoiser, name)
-        return WrittenProblems(self)
+        return TextProblemSet(self)
 
     @classmethod
     def check(cls, denoiser: Denoiser, name: str) -> None:
@@ -157,28 +157,28 @@ class Written(ABC):
         """The canvases of a training step: a function of the step and the seed alone."""
         length = self.length or self.lengths[step % len(self.lengths)]
         target = self.rows[(torch.arange(batch) + step * batch) % self.count, : self.prompt_width + length]
-        canvas = hidden_answers(target, self.prompt_width)
+        canvas = hide_answers(target, self.prompt_width)
         ended = (target == END).long().cumsum(1)
         candidates = (canvas.tokens == MASK) & ((ended == 0) | (target == END))
         return Canvas(canvas.tokens, target, canvas.region, candidates=candidates)
 
 
 @dataclass(frozen=True)
-class WrittenProblems:
+class TextProblemSet:
     """Problems for one denoiser: canvases to train on, others held out. ``vary`` is None: a problem has no symmetries."""
 
-    data: Written
+    data: TextProblemKind
     vary = None
 
     def __call__(self, step: int, count: int) -> Canvas:
         return self.data(step, count)
 
-    def held_out(self, count: int, which: str | None = None) -> WrittenTask:
+    def held_out(self, count: int, which: str | None = None) -> TextProblemTask:
         """Problems of another split, by default of the validation split; none of them is among those trained on."""
         split = which or "validation"
         if split not in SPLITS or split == self.data.split:
             raise ValueError(f"expected a split other than {self.data.split} for validation, got {which!r}")
-        return WrittenTask.generated(replace(self.data, count=count, split=split, seed=self.data.seed + 1))
+        return TextProblemTask.generate(replace(self.data, count=count, split=split, seed=self.data.seed + 1))
 
     def fixed(self) -> Canvas:
         """All canvases at once."""
@@ -187,24 +187,24 @@ class WrittenProblems:
     def judge(self, target: Int[Tensor, "B L"], tokens: Int[Tensor, "B L"]) -> Bool[Tensor, "B"]:
         """As the task's verifier does, for problems that are read off their canvases."""
         width = self.data.prompt_width
-        problems = [read_off(row, width) for row in target.tolist()]
+        problems = [parse_canvas(row, width) for row in target.tolist()]
         exact = [
-            graded(self.data, problem, answer)[0]
+            grade_tokens(self.data, problem, answer)[0]
             for problem, answer in zip(problems, tokens[:, width:].tolist(), strict=True)
         ]
         return torch.tensor(exact, device=tokens.device)
 
 
 @dataclass(frozen=True, eq=False)
-class WrittenTask:
-    """Problems of one kind as a Task. ``kind`` is a :class:`Written` that says how wide they are and how they are graded."""
+class TextProblemTask:
+    """Problems of one kind as a Task. ``kind`` is a :class:`TextProblemKind` that says how wide they are and how they are graded."""
 
-    kind: Written
+    kind: TextProblemKind
     problems: Sequence[Problem]
     source: str
 
     @classmethod
-    def generated(cls, kind: Written) -> WrittenTask:
+    def generate(cls, kind: TextProblemKind) -> TextProblemTask:
         longer = "" if kind.length in (None, kind.lengths[0]) else f", length {kind.length}"
         return cls(kind, kind.corpus, f"{kind.count} generated ({kind.split}, seed {kind.seed}{longer})")
 
@@ -218,12 +218,12 @@ class WrittenTask:
     def canvas(self, rows: Sequence[int]) -> Canvas:
         problems = [self.problems[row] for row in rows]
         length = self.kind.length or self.kind.lengths[0]
-        return hidden_answers(layout(problems, self.kind.prompt_width, length), self.kind.prompt_width)
+        return hide_answers(lay_out(problems, self.kind.prompt_width, length), self.kind.prompt_width)
 
     def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict:
         """Exact: what stands before the first end token answers the problem. An answer that does not end is wrong."""
         grades = [
-            graded(self.kind, self.problems[row], answer)
+            grade_tokens(self.kind, self.problems[row], answer)
             for row, answer in zip(rows, tokens[:, self.kind.prompt_width :].tolist(), strict=True)
         ]
         return Verdict(
@@ -236,23 +236,23 @@ class WrittenTask:
 
     def draw(self, row: int, tokens: Int[Tensor, "L"]) -> str:
         ids = tokens.tolist()
-        return f"{drawn(ids[: self.kind.prompt_width])}\n{drawn(ids[self.kind.prompt_width :])}"
+        return f"{draw_tokens(ids[: self.kind.prompt_width])}\n{draw_tokens(ids[self.kind.prompt_width :])}"
 
 
-def graded(kind: Written, problem: Problem, ids: list[int]) -> tuple[bool, float]:
+def grade_tokens(kind: TextProblemKind, problem: Problem, ids: list[int]) -> tuple[bool, float]:
     """An answer's tokens, up to the first end token; one that does not end is wrong."""
     text = decode(ids)
     return (False, 0.0) if text is None else kind.grade(problem, text)
 
 
-def read_off(ids: list[int], prompt_width: int) -> Problem:
+def parse_canvas(ids: list[int], prompt_width: int) -> Problem:
     """The problem and its answer as a finished canvas has them."""
     prompt, answer = decode([*(i for i in ids[:prompt_width] if i != PAD), END]), decode(ids[prompt_width:])
     assert prompt is not None and answer is not None
     return Problem(prompt, answer, "", "")
 
 
-def layout(problems: Sequence[Problem], prompt_width: int, answer_width: int) -> Int[Tensor, "N L"]:
+def lay_out(problems: Sequence[Problem], prompt_width: int, answer_width: int) -> Int[Tensor, "N L"]:
     """Prompts and answers as rows of tokens, padded on the right."""
     rows = []
     for problem in problems:
@@ -266,6 +266,6 @@ def layout(problems: Sequence[Problem], prompt_width: int, answer_width: int) ->
     return torch.tensor(rows)
 
 
-def hidden_answers(target: Int[Tensor, "B L"], prompt_width: int) -> Canvas:
+def hide_answers(target: Int[Tensor, "B L"], prompt_width: int) -> Canvas:
     region = (torch.arange(target.shape[1]) >= prompt_width).expand_as(target)
     return Canvas(target.masked_fill(region, MASK), target, region)

@@ -10,7 +10,7 @@ from typing import Any
 
 from unmask.report.tables import is_oracle
 from unmask.tasks.countdown import Countdown, read_problems
-from unmask.tasks.text_problems import WrittenTask
+from unmask.tasks.text_problems import TextProblemTask
 from unmask_studies.sets import evaluated, joined
 from unmask_studies.study import Findings, Piece
 from unmask_studies.sudoku.orders import orders_figure, orders_table
@@ -39,7 +39,7 @@ class CountdownOrders:
     def pieces(self, folder: Path) -> list[Piece]:
         ground = Ground(self.sets, self.runs, folder, self.seed, published=bool(self.data))
 
-        def measure(order: str, problems: Callable[[], WrittenTask]) -> Mapping[str, Any]:
+        def measure(order: str, problems: Callable[[], TextProblemTask]) -> Mapping[str, Any]:
             scheduler = ground.scheduler(TASK, order)
             return evaluated(problems(), ground.denoiser(TASK), order, scheduler, self.seed)
 
@@ -61,9 +61,9 @@ class CountdownOrders:
         """The orders of the table: what knows the truth comes last."""
         return sorted((*self.orders, LEARNED), key=is_oracle)
 
-    def _problems(self) -> dict[str, Callable[[], WrittenTask]]:
+    def _problems(self) -> dict[str, Callable[[], TextProblemTask]]:
         """Name → problems, read when a piece asks for them."""
-        found: dict[str, Callable[[], WrittenTask]] = {}
+        found: dict[str, Callable[[], TextProblemTask]] = {}
         if self.sets.count:
             found[GENERATED] = lambda: self.sets.problems(TASK)
         for path in self.data:

@@ -23,7 +23,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap, wilson
 from unmask.report.terminal.tables import percent
-from unmask.tasks.text_problems import WrittenTask
+from unmask.tasks.text_problems import TextProblemTask
 from unmask.tasks.vocabulary import END, PAD
 from unmask_studies.sets import BATCH, denoiser_named
 from unmask_studies.study import Cell, Findings, Piece, Table
@@ -130,7 +130,7 @@ class Ends:
         return Findings([Table(title, columns, rows, note)], {"ends": figure})
 
 
-def decoded(task: WrittenTask, denoiser: Any, scheduler: Scheduler, ends: str, seed: int) -> dict[str, Any]:
+def decoded(task: TextProblemTask, denoiser: Any, scheduler: Scheduler, ends: str, seed: int) -> dict[str, Any]:
     """Every problem, decoded with its end tokens treated so: what came out right, and when it was said where it ends."""
     start = task.kind.prompt_width
     length = task.canvas([0]).tokens.shape[1] - start

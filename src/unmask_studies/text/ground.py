@@ -17,7 +17,7 @@ from unmask.evaluation.evaluate import Row
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.kinds import WRITTEN
-from unmask.tasks.text_problems import Written, WrittenTask
+from unmask.tasks.text_problems import TextProblemKind, TextProblemTask
 from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.policy.run import Learn
 from unmask_studies.sets import denoiser_named, difference, evaluated
@@ -55,7 +55,7 @@ class Texts:
     def count(self) -> int:
         return self.generated if self.limit is None else min(self.generated, self.limit)
 
-    def problems(self, task: str, length: int | None = None) -> WrittenTask:
+    def problems(self, task: str, length: int | None = None) -> TextProblemTask:
         return _problems(task, self.count, self.seed, length)
 
 
@@ -141,7 +141,7 @@ def limits(row: Row) -> tuple[float, float, float]:
     return row.exact, row.exact_low, row.exact_high
 
 
-def kind_of(task: str) -> type[Written]:
+def kind_of(task: str) -> type[TextProblemKind]:
     if task not in WRITTEN:
         raise ValueError(f"no text task {task!r}: expected one of {', '.join(WRITTEN)}")
     return WRITTEN[task]
@@ -168,5 +168,5 @@ def _fewer(data: Any, shown: int) -> Any:
 
 
 @cache
-def _problems(task: str, count: int, seed: int, length: int | None) -> WrittenTask:
-    return WrittenTask.generated(kind_of(task)(count=count, split="test", seed=seed, length=length))
+def _problems(task: str, count: int, seed: int, length: int | None) -> TextProblemTask:
+    return TextProblemTask.generate(kind_of(task)(count=count, split="test", seed=seed, length=length))

@@ -24,7 +24,7 @@ from lm_eval.api.task import ConfigurableTask
 
 from unmask.runs.names import did_you_mean
 from unmask.tasks.answers import code_in, final_number, math_answer, math_equal
-from unmask.tasks.sandbox.sandbox import Limits, missing, run_python
+from unmask.tasks.sandbox.sandbox import Limits, find_missing_protection, run_python
 
 FILES: dict[str, dict[str, str]] = {
     "gsm8k": {"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
@@ -59,8 +59,8 @@ def load_task(
     """
     if name not in TASKS:
         raise ValueError(f"no task {name!r}: expected one of {', '.join(TASKS)}{did_you_mean(name, TASKS)}")
-    if name in ("mbpp", "humaneval") and confined and missing():
-        raise ValueError(f"{name} runs generated code, and this machine cannot confine it: it needs {missing()}")
+    if name in ("mbpp", "humaneval") and confined and find_missing_protection():
+        raise ValueError(f"{name} runs generated code, and this machine cannot confine it: it needs {find_missing_protection()}")
     if shots is not None and shots < 0:
         raise ValueError(f"shots must be at least 0, got {shots}")
     if name == "ifeval" and data is not None:
