@@ -15,7 +15,15 @@ from unmask.denoisers.loading import load_denoiser
 from unmask.generation.text_canvas import load_tokenizer
 from unmask_studies.antibody import models as antibody_models
 from unmask_studies.antibody.models import MODELS, Model, Wheel, convert, install
-from unmask_studies.antibody.task import ALIKE, AntibodyData, AntibodyProblems, Chain, clusters, locate, read_chains
+from unmask_studies.antibody.task import (
+    LINKED,
+    AntibodyData,
+    AntibodyProblems,
+    Chain,
+    cluster_chains,
+    locate,
+    read_chains,
+)
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "antibody"
 KNOWN = {
@@ -100,15 +108,15 @@ def test_no_likeness_crosses_a_split() -> None:
         text = "".join(loops)
         row.append(chain_of((text[:8], text[8:16], text[16:]), f"r{step}"))
     everybody = [*chains, *row[1:]]
-    assert likeness(row[0], row[-1]) < ALIKE <= likeness(row[0], row[1])
-    numbers = clusters(everybody)
+    assert likeness(row[0], row[-1]) < LINKED <= likeness(row[0], row[1])
+    numbers = cluster_chains(everybody)
     assert len({numbers[0], *numbers[40:]}) == 1
     assert len(set(numbers)) == 40
     for seed in range(5):
         sides = AntibodyData(file="x", seed=seed).split(everybody)
         assert sum(map(len, sides.values())) == len(everybody)
         for one, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
-            assert all(likeness(a, b) < ALIKE for a in sides[one] for b in sides[other])
+            assert all(likeness(a, b) < LINKED for a in sides[one] for b in sides[other])
     # A side is a function of the antibody: others that come or go do not move it.
     data = AntibodyData(file="x")
     whole, half = data.split(chains), data.split(chains[::2])
@@ -216,7 +224,7 @@ def test_a_wheel_becomes_a_folder_without_pickles(model: Path) -> None:
 
 def test_wheels_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sapiens-1.0.5-py3-none-any.whl").write_bytes(b"something else")
-    with pytest.raises(ValueError, match="is not the release that was expected: its SHA-256 is"):
+    with pytest.raises(ValueError, match="is not the expected release: its SHA-256 is"):
         install(tmp_path / "out", ["sapiens-h"], tmp_path)
     with pytest.raises(ValueError, match=r"expected the wheel .*antiberty-0\.1\.3"):
         install(tmp_path / "out", ["antiberty"], tmp_path)
@@ -247,7 +255,7 @@ def test_nearly_all_real_antibodies_are_located() -> None:
         assert {chain.kind for chain in chains} == {letter}
         sides = AntibodyData(file=str(file)).split(chains)
         assert 0.1 < len(sides["validation"]) / len(chains) < 0.25
-        assert all(likeness(a, b) < ALIKE for a in sides["train"] for b in sides["test"][:40])
+        assert all(likeness(a, b) < LINKED for a in sides["train"] for b in sides["test"][:40])
 
 
 def test_the_study_says_what_it_lacks(tmp_path: Path) -> None:
@@ -270,12 +278,12 @@ def test_the_study_says_what_it_lacks(tmp_path: Path) -> None:
 
 def test_a_random_order_is_drawn_several_times(model: Path, tmp_path: Path) -> None:
     from unmask.schedulers.heuristics import confidence, random
-    from unmask_studies.antibody.study import measured
+    from unmask_studies.antibody.study import measure_task
 
     task = problems(model, tmp_path, cdrs="3").held_out(3)
-    one, two = (measured(task, random, seed) for seed in (5, 6))
+    one, two = (measure_task(task, random, seed) for seed in (5, 6))
     assert one["nll"] != two["nll"]
-    both = measured(task, random, 5, draws=2)
+    both = measure_task(task, random, 5, draws=2)
     assert both["nll"] == pytest.approx([(a + b) / 2 for a, b in zip(one["nll"], two["nll"], strict=True)])
     assert both["recovery"] == one["recovery"]
-    assert measured(task, confidence, 5) == measured(task, confidence, 6)
+    assert measure_task(task, confidence, 5) == measure_task(task, confidence, 6)

@@ -19,9 +19,8 @@ from unmask.evaluation.evaluate import Report, Row, evaluate
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.arithmetic import Arithmetic
 from unmask.tasks.code import Code
-from unmask.tasks.kinds import WRITTEN
 from unmask.tasks.passages import OTHER, Passages
-from unmask.tasks.text_problems import TextProblemTask
+from unmask.tasks.text_problems import TextProblemTask, text_problem_kinds
 from unmask.tasks.vocabulary import END, PAD, encode
 from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.policy.config import PolicyTraining
@@ -42,7 +41,7 @@ SMALL = Texts(generated=3, steps=1, prompts=2, validate=2)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a denoiser for each task."""
     folder = tmp_path_factory.mktemp("runs")
-    for seed, (name, kind) in enumerate(WRITTEN.items()):
+    for seed, (name, kind) in enumerate(text_problem_kinds().items()):
         save_denoiser(tiny(kind, seed), folder / name / "denoiser")
     return folder
 
@@ -130,7 +129,7 @@ def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
     assert [row[0] for row in found.tables[1].rows] == columns
     assert [row[4] for row in found.tables[1].rows] == [""] * 6  # the paper has three numbers of blocks
     denoiser = load_denoiser(str(runs / "code"))
-    task = TextProblemTask.generate(WRITTEN["code"](count=3, split="test", length=48))
+    task = TextProblemTask.generate(Code(count=3, split="test", length=48))
     orders = {"learned": load_scheduler(str(tmp_path / "runs" / "sas-code"), denoiser)}
     expected = evaluate(task, denoiser, orders, {"48–12": Decoding(block=12)}, likelihood=False).rows[0]
     mine = found.evaluations[3].row("learned")

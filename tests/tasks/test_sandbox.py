@@ -14,7 +14,9 @@ import pytest
 from unmask.tasks.sandbox import sandbox
 from unmask.tasks.sandbox.sandbox import Limits, Outcome, find_missing_protection, run_python
 
-pytestmark = pytest.mark.skipif(bool(find_missing_protection()), reason=f"this machine cannot confine code: it lacks {find_missing_protection()}")
+pytestmark = pytest.mark.skipif(
+    bool(find_missing_protection()), reason=f"this machine cannot confine code: it lacks {find_missing_protection()}"
+)
 FALSE = "assert False, 'the tests were run'"
 # Roomy by the clock, since whatever else runs on this machine counts; the processor's time is the program's own.
 QUICK = Limits(seconds=2.0, wall=60.0, memory=2**28)

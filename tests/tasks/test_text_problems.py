@@ -16,16 +16,16 @@ import torch
 from support.text_problems import Truthful, tiny
 from unmask.cli.evaluate import evaluate_command
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Problems, Task, View
+from unmask.decoding.protocols import Task, View
 from unmask.denoisers.folder import save_denoiser
 from unmask.evaluation.evaluate import evaluate
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import PolicyConfig
 from unmask.tasks.arithmetic import MOST_LINES, Arithmetic, Ordered, Sums
-from unmask.tasks.code import INPUTS, Code, outputs
+from unmask.tasks.code import INPUTS, Code, interpret
 from unmask.tasks.countdown import Countdown, load_published_digests, read_problems, solve
-from unmask.tasks.kinds import written_task
+from unmask.tasks.kinds import Problems
 from unmask.tasks.linked_numbers import Link, canonical_form, count_steps, use_digits
 from unmask.tasks.sandbox.sandbox import find_missing_protection
 from unmask.tasks.text_problems import Problem, TextProblemKind, TextProblemSet, TextProblemTask, digest, split_of
@@ -37,7 +37,7 @@ from unmask.training.policy.run import Learn, learn
 
 KINDS: list[type[TextProblemKind]] = [Arithmetic, Ordered, Code, Countdown]
 COUNTDOWN = Path(__file__).resolve().parents[3] / "shared" / "data" / "countdown"
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 
 
 def graded(kind: type[TextProblemKind], prompt: str, text: str, truth: str = "") -> tuple[bool, float]:
@@ -175,7 +175,7 @@ def test_code_does_what_python_does() -> None:
     for problem in Code(count=60, seed=2).corpus:
         scope: dict = {}
         exec(problem.answer, scope)
-        assert outputs(problem.answer) == tuple(scope["f"](a) for a in INPUTS)
+        assert interpret(problem.answer) == tuple(scope["f"](a) for a in INPUTS)
         run = scope["f"](int(problem.prompt[2]))
         assert run == tuple(map(int, re.findall(r"#(\d)", use_digits(problem.answer))))
         values: dict[str, object] = dict(zip("bcde", run, strict=True))
@@ -432,7 +432,7 @@ def test_a_denoiser_sees_every_length_and_an_order_its_own(kind: type[TextProble
         assert task.verify([0], target).exact.all()
         held_out = own.problems(tiny(kind), "tiny").held_out(2)
         assert held_out.canvas([0]).tokens.shape[1] == kind.prompt_width + length
-    with pytest.raises(ValueError, match=f"length of {kind.name} answers must be one of {kind.lengths[0]}"):
+    with pytest.raises(ValueError, match=f"length of {kind.kind} answers must be one of {kind.lengths[0]}"):
         kind(length=17)
 
 
@@ -634,7 +634,7 @@ def test_what_an_order_is_learned_on(kind: type[TextProblemKind]) -> None:
     with pytest.raises(ValueError, match="a split other than train"):
         problems.held_out(3, "train")
     other = next(one for one in KINDS if one.shape() != kind.shape())
-    with pytest.raises(ValueError, match=f"tiny is not a denoiser of {kind.name} problems: expected max_length"):
+    with pytest.raises(ValueError, match=f"tiny is not a denoiser of {kind.kind} problems: expected max_length"):
         data.problems(tiny(other), "tiny")
 
 
@@ -642,7 +642,7 @@ def test_what_an_order_is_learned_on(kind: type[TextProblemKind]) -> None:
 def test_pretraining_by_preset_ends_in_a_denoiser_that_evaluate_takes(
     kind: type[TextProblemKind], tmp_path: Path
 ) -> None:
-    config = load_preset(kind.name, Pretrain, "pretrain")
+    config = load_preset(kind.kind, Pretrain, "pretrain")
     assert isinstance(config.data, kind)
     assert config.data.split == "train"
     short = replace(
@@ -654,9 +654,9 @@ def test_pretraining_by_preset_ends_in_a_denoiser_that_evaluate_takes(
     records = list(pretrain(short, tmp_path / "run"))
     assert [record["step"] for record in records] == [1, 2]
     out = tmp_path / "report.json"
-    evaluate_command(task=kind.name, denoiser=str(tmp_path / "run"), limit=3, schedulers="confidence,gt_logp", json=out)
+    evaluate_command(task=kind.kind, denoiser=str(tmp_path / "run"), limit=3, schedulers="confidence,gt_logp", json=out)
     report = json.loads(out.read_text())
-    assert (report["task"], report["n"]) == (kind.name, 3)
+    assert (report["task"], report["n"]) == (kind.kind, 3)
     assert [row["scheduler"] for row in report["rows"]] == ["confidence", "gt_logp"]
     with pytest.raises(ValueError, match="the model does not fit"):
         replace(config, model=replace(config.model, max_length=81))
@@ -677,7 +677,7 @@ def test_what_evaluate_refuses(options: dict, message: str) -> None:
 
 def test_only_countdown_has_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there are no files of code problems"):
-        written_task("code", 3, tmp_path / "some.jsonl")
+        Code.read(tmp_path / "some.jsonl", 3)
 
 
 # Files of Countdown problems
@@ -732,9 +732,9 @@ def test_published_problems_are_for_tests_alone() -> None:
     assert wrong, "choose a published problem whose hash says something else than test"
     for written in ("30,100,93?23", "93,30,100?23"):
         problem = Problem(written, "", "", f"{sorted(numbers)} {target}")
-        assert Countdown().belongs(problem) == "test"
+        assert Countdown().split_for(problem) == "test"
     free = Problem("1,2,3?6", "", "", "[1, 2, 3] 6")
-    assert Countdown().belongs(free) == split_of(free.form)
+    assert Countdown().split_for(free) == split_of(free.form)
     kept = {split: Countdown(count=400, split=split).corpus for split in ("train", "validation", "test")}
     known = {
         split: sum(digest(p.form).hex() in load_published_digests() for p in corpus) for split, corpus in kept.items()
@@ -750,4 +750,4 @@ def test_the_published_files(name: str, count: int) -> None:
     task = read_problems(file)
     assert len(task) == count
     assert task.verify(range(count), task.canvas(range(count)).truth).exact.all()
-    assert {Countdown().belongs(problem) for problem in task.problems} == {"test"}
+    assert {Countdown().split_for(problem) for problem in task.problems} == {"test"}

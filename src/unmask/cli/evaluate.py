@@ -8,36 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from unmask.cli.shell import FIRST, console, progress_bar, require_new_folder, require_writable
-from unmask.cli.sudoku import load_for_boards
 from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
 from unmask.decoding.protocols import Task
-from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, evaluate, schedulers_named
-from unmask.generation.text_canvas import load_tokenizer
 from unmask.report import cases
 from unmask.report.terminal import tables as terminal
 from unmask.report.traces import record as trace
-from unmask.runs.names import did_you_mean
 from unmask.runs.processes import launched
 from unmask.schedulers.loading import load_scheduler
-from unmask.tasks.jsonl import TextData
-from unmask.tasks.kinds import WRITTEN, written_task
-from unmask.tasks.sources import KINDS
-from unmask.tasks.sudoku.task import SudokuTask
-from unmask.tasks.vocabulary import draw_tokens
-
-READ = ("text", "antibody")
-TEXT_LENGTH = 4096
-"""Tokens of a completion; the denoiser's own limit counts besides."""
-HEURISTICS = "random,left_to_right,confidence,margin,entropy,expert"
+from unmask.tasks.kinds import EvaluationRequest, evaluation_set, find_kind
 
 
 def evaluate_command(
     task: str = "sudoku",
     data: Path | None = None,
     denoiser: str = "sudoku-9x9",
-    schedulers: str = HEURISTICS,
+    schedulers: str | None = None,
     blocks: tuple[int, ...] = (),
     steps: tuple[int, ...] = (),
     pace: tuple[str, ...] = (),
@@ -65,7 +52,8 @@ def evaluate_command(
             JSON lines of prompts and completions, of which the length is given; a CSV file of antibodies, of which the test side
             counts.
         denoiser: A shipped name, a folder (or the run that trained it), or a hub id.
-        schedulers: Names separated by commas; options after colons, as in top_k_random:k=3; sas is the denoiser's learned order.
+        schedulers: Names separated by commas; options after colons, as in top_k_random:k=3; sas is the denoiser's learned order. By
+            default the heuristics of the task.
         blocks: Block sizes for semi-autoregressive decoding; several give several rows.
         steps: Step budgets for parallel decoding; several give several rows.
         pace: Rules for how many per step (threshold:p=0.9, factor, entropy_bound, kl_stable, dilated); several give several rows.
@@ -80,9 +68,7 @@ def evaluate_command(
         traces: Also record the problems that tell most, for `unmask view` and `unmask report`, into this new folder.
         trace_cases: How many: won, lost and failed by both in turn, the learned (or the best) order against the baseline.
     """
-    known = ("sudoku", *WRITTEN, *READ)
-    if task not in known:
-        raise ValueError(f"no task {task!r}: expected one of {', '.join(known)}{did_you_mean(task, known)}")
+    kind = find_kind(task)
     if json is not None:
         if data is not None and json.resolve() == data.resolve():
             raise ValueError(f"--json would overwrite the puzzles in {data}: name another file")
@@ -91,15 +77,10 @@ def evaluate_command(
         raise ValueError(f"trace-cases must be at least 1, got {trace_cases}")
     if traces is not None:
         require_new_folder(traces)
-    if task == "sudoku":
-        model, problems, about = _boards(denoiser, data, limit, clues, seed)
-    else:
-        if clues is not None:
-            raise ValueError(f"--clues is for Sudoku: {task} problems have none")
-        make = _read if task in READ else _written
-        model, problems, about = make(task, denoiser, data, limit, seed)
-        if schedulers == HEURISTICS:
-            schedulers = schedulers.removesuffix(",expert")  # it is one at Sudoku
+    found = evaluation_set(task, denoiser, EvaluationRequest(data, limit, seed, clues))
+    model, problems = found.denoiser, found.task
+    about = trace.About(task, denoiser, found.label_token, found.grid)
+    schedulers = schedulers or ",".join(kind.schedulers)
     orders = schedulers_named(schedulers.split(","), lambda name: load_scheduler(name, model, denoiser))
     decodings = _decodings(blocks, steps, pace)
     report = show_evaluation(problems, model, orders, decodings, denoiser, baseline, batch, seed, nll)
@@ -118,43 +99,6 @@ def evaluate_command(
         shown = f"unmask view {traces}" if json is None else f"unmask report {json} {traces}"
         count = "1 trace" if len(written) == 1 else f"{len(written)} traces"
         console.print(f"wrote {count} to {traces}; see them with: {shown}", soft_wrap=True)
-
-
-def _boards(
-    denoiser: str, data: Path | None, limit: int, clues: str | None, seed: int
-) -> tuple[Any, Task, trace.About]:
-    """The denoiser, puzzles that fit it, and how a trace shows them."""
-    model, size = load_for_boards(denoiser)
-    if data is not None:
-        problems = SudokuTask.read(data, limit)
-    else:
-        problems = SudokuTask.generated(limit, size, clues, "test", seed)
-    if problems.size != size:
-        raise ValueError(
-            f"{denoiser} decodes {size}x{size} boards, but the puzzles are {problems.size}x{problems.size}"
-        )
-    return model, problems, trace.about_boards(size, denoiser)
-
-
-def _written(task: str, denoiser: str, data: Path | None, limit: int, seed: int) -> tuple[Any, Task, trace.About]:
-    """The same for the small text tasks."""
-    model = load_denoiser(denoiser)
-    WRITTEN[task].check(model, denoiser)
-    return model, written_task(task, limit, data, seed), trace.About(task, denoiser, lambda token: draw_tokens([token]))
-
-
-def _read(task: str, denoiser: str, data: Path | None, limit: int, seed: int) -> tuple[Any, Task, trace.About]:
-    """The same for problems that are read from a file and tokenised: all of a text, the test side of antibodies."""
-    if data is None:
-        raise ValueError(f"{task} is read from a file: name it with --data")
-    model = load_denoiser(denoiser)
-    if task == "text":
-        texts = TextData(file=str(data), length=TEXT_LENGTH, pads="left_out", held_out=0.0, seed=seed)
-        problems: Task = texts.problems(model, denoiser).held_out(limit, str(data))
-    else:
-        problems = KINDS["antibody"](file=str(data)).problems(model, denoiser).held_out(limit, "test")
-    tokenizer = load_tokenizer(denoiser)
-    return model, problems, trace.About(task, denoiser, lambda token: tokenizer.decode([token]))
 
 
 def show_evaluation(

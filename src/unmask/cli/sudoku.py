@@ -26,6 +26,7 @@ from unmask.report.terminal.boards import Lane, LiveBoards
 from unmask.report.traces import record as trace
 from unmask.schedulers.loading import load_scheduler, shipped_policies
 from unmask.tasks.sudoku import count_solutions, format_board, parse, read_csv, solve
+from unmask.tasks.sudoku.source import board_size
 
 BOARDS = (16, 36, 81)
 
@@ -257,7 +258,4 @@ def written_board(text: str) -> tuple[np.ndarray, np.ndarray]:
 def load_for_boards(name: str) -> tuple[Any, int]:
     """A denoiser and the size of the boards it fills."""
     model = load_denoiser(name)
-    size = round(model.config.max_length**0.5)
-    if (model.config.max_length, model.config.vocab_size, model.mask_id) != (size * size, size + 1, 0):
-        raise ValueError(f"{name} is not a denoiser of Sudoku boards: expected digits 1..n, and 0 for a hidden cell")
-    return model, size
+    return model, board_size(model, name)

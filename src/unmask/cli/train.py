@@ -17,7 +17,7 @@ from unmask.denoisers.loading import load_denoiser
 from unmask.runs.atomic import atomic_write
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
-from unmask.tasks.sources import problem_count, require_kind, require_task, with_file
+from unmask.tasks.kinds import find_kind, find_preset, require_kind
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.theory import claims
 from unmask.training.cost.preflight import Needs
@@ -92,8 +92,8 @@ def train(
         seed: Another seed for weights, problems and orders.
     """
     if task is not None:
-        require_task(task)
-    config = _changed(load_preset(preset or _preset_of(task), Learn, "train"), seed, steps=steps)
+        find_kind(task)
+    config = _changed(load_preset(preset or find_preset(task), Learn, "train"), seed, steps=steps)
     if task is not None:
         require_kind(config.data, task)
     config = _with_data(config, denoiser, data, validation)
@@ -103,26 +103,12 @@ def train(
     console.print(f"the policy is in {out / 'policy'}{after}")
 
 
-TASK_PRESETS = {
-    "sudoku": "sas-sudoku-9x9-imperfect",
-    "text": "sas-text",
-    "antibody": "sas-antibody-sapiens-h",
-}
-"""How an order is learned where no preset is named."""
-
-
-def _preset_of(task: str | None) -> str:
-    if (preset := TASK_PRESETS.get(task or "sudoku")) is None:
-        raise ValueError(f"no preset goes with the task {task} by itself: name one with --preset")
-    return preset
-
-
 def _with_data(config: R, denoiser: str | None, data: Path | None, validation: str | None) -> R:
     """The configuration with another denoiser, file and held-out problems, where they are given."""
     if denoiser is not None:
         config = replace(config, denoiser=denoiser)
     if data is not None:
-        config = replace(config, data=with_file(config.data, str(data)))
+        config = replace(config, data=config.data.with_file(str(data)))
     return config if validation is None else replace(config, validation=validation)
 
 
@@ -227,7 +213,7 @@ def finetune_command(
 def show_tuning(config: SecondStage, out: Path, resume: bool) -> None:
     """The second stage with two progress lines: orders drawn, canvases seen. Prints what it did on held-out problems."""
     with progress_bar("{task.description}", "canvases") as progress:
-        drawing = progress.add_task("drawing orders", total=problem_count(config.data))
+        drawing = progress.add_task("drawing orders", total=config.data.problem_count)
         bar = progress.add_task("tuning", total=config.training.steps * config.training.batch)
         for record in finetune(config, out, resume, lambda count: progress.update(drawing, advance=count)):
             if "on_path" in record:

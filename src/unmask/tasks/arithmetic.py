@@ -1,16 +1,16 @@
-"""Sums that refer to each other out of order, with written working: a small stand-in for multi-step word problems.
+"""Sums that refer to each other out of order, with written working: a small model of multi-step word problems.
 
-A problem is a line for each of its quantities, which are called a, b, c … after their lines, and asks for all of them::
+A problem has a line for each of its quantities a, b, c … and asks for all of them::
 
     b+2;c-3;d+2;4-1;                   prompt: a is b plus 2; b is c less 3; …
     二+2=④;5-Ⅲ=2;三+②=Ⅴ;4-一=3;4253    working, line by line with all numbers filled in, and the answers
 
-Every line takes one small number to another (:mod:`unmask.tasks.linked_numbers`). Working may write a number in any of four notations, as
-prose has many words for the same thing; the answers are digits. Who asks which token is likeliest therefore finds the answers surer
-than the working that they follow from.
+Every line maps one small number to another (:mod:`~unmask.tasks.linked_numbers`). Working may write a number in any of four
+notations, as prose has many words for one thing; the answers are digits. A confidence order therefore prefers the answers to the
+working that they follow from.
 
-In ``arithmetic`` lines refer to each other in any order, and the first one always to a later one: from left to right one has to
-guess. In ``ordered`` they refer to earlier ones only: the text carries its own order.
+In ``arithmetic`` lines refer to each other in any order, and the first one always to a later one: left to right has to guess. In
+``ordered`` they refer to earlier ones only, and left to right never has to guess.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from unmask.tasks.linked_numbers import (
 from unmask.tasks.text_problems import Problem, TextProblemKind
 
 NAMES = "abcde"
-"""Of the first line, the second, …"""
+"""Of the first line, the second line, …"""
 LEAST_LINES, MOST_LINES = 3, len(NAMES)
 
 
 @dataclass(frozen=True)
 class Sums(TextProblemKind):
-    """Problems of ``least`` to ``most`` lines, drawn alike. What is held out has more of the long ones: short ones soon repeat."""
+    """Problems of ``least`` to ``most`` lines, uniformly. Held-out splits have more long ones, since short ones soon repeat."""
 
     prompt_width: ClassVar[int] = 4 * MOST_LINES
     lengths: ClassVar[tuple[int, ...]] = (40, 48, 56)
@@ -57,10 +57,10 @@ class Sums(TextProblemKind):
     @staticmethod
     @abstractmethod
     def dependency_order(rng: random.Random, names: str) -> list[str]:
-        """The names of the lines such that each follows from those before it."""
+        """The names of the lines in an order in which each refers to earlier ones only."""
 
     def problem(self, index: int) -> Problem:
-        rng = random.Random(f"{self.name} {self.seed} {index}")
+        rng = random.Random(f"{self.kind} {self.seed} {index}")
         names = NAMES[: rng.randint(self.least, self.most)]
         links: dict[str, Link] = {}
         for name in self.dependency_order(rng, names):
@@ -77,7 +77,7 @@ class Sums(TextProblemKind):
 
     @staticmethod
     def grade(problem: Problem, text: str) -> tuple[bool, float]:
-        """Right: every line of the working, in whatever notation, and the answers. The share counts the answers as a line."""
+        """Right: every line of the working, in any notation, and the answers. The share counts the answers as one line."""
         expected, got = (_normalize_lines(whole) for whole in (problem.answer, text))
         right = sum(theirs == ours for theirs, ours in zip(got, expected, strict=False))
         return got == expected, right / max(len(expected), len(got))
@@ -86,8 +86,6 @@ class Sums(TextProblemKind):
 @dataclass(frozen=True)
 class Arithmetic(Sums):
     """Lines refer to each other in any order, and the first to a later one."""
-
-    name: ClassVar[str] = "arithmetic"
 
     kind: Literal["arithmetic"] = "arithmetic"
 
@@ -98,9 +96,7 @@ class Arithmetic(Sums):
 
 @dataclass(frozen=True)
 class Ordered(Sums):
-    """Lines refer to earlier ones only: who goes from left to right never has to guess."""
-
-    name: ClassVar[str] = "ordered"
+    """Lines refer to earlier ones only."""
 
     kind: Literal["ordered"] = "ordered"
 
@@ -110,6 +106,6 @@ class Ordered(Sums):
 
 
 def _normalize_lines(text: str) -> list[str]:
-    """What an answer says: its lines in digits, and the answers as they are."""
+    """The lines of an answer in digits, and its final answers unchanged."""
     *working, answers = text.split(";")
     return [*map(use_digits, working), answers]

@@ -1,8 +1,8 @@
-"""Antibody design: the CDRs of held-out antibodies, filled by pretrained masked language models in different orders.
+"""Antibody design: the CDRs of held-out antibodies, filled by pretrained masked language models under different schedulers.
 
-Two numbers of each order: −log p(x | σ) of the true residues along the order's own path, exact for every order that is not random
-(the mean of several draws then), and the share of residues that greedy free-running decoding recovers. An order is learned on the
-training antibodies and chosen on the validation antibodies; nobody looks at the test antibodies before.
+Two numbers per scheduler: −log p(x | σ) of the true residues along its order σ (for ``random`` the mean of several draws), and the
+share of residues that greedy free-running decoding recovers. A policy is trained on the training antibodies and selected on the
+validation antibodies; the test antibodies are used for the table only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Scheduler
 from unmask.evaluation.statistics import Interval, mean_interval, paired_bootstrap
@@ -26,7 +27,7 @@ from unmask_studies.study import Cell, Findings, Piece, Table
 from unmask_studies.trained import recipe, trained
 
 CHAINS = {"antiberty": "H", "sapiens-h": "H", "sapiens-l": "L"}
-"""The chains that each model is asked for. AntiBERTy knows both kinds."""
+"""The chains that each model is evaluated on. AntiBERTy was trained on both."""
 LEARNED = "learned"
 AT_ONCE = 32
 
@@ -35,8 +36,8 @@ AT_ONCE = 32
 class Antibodies:
     """``models`` in the folder ``denoiser``, as ``unmask antibody-models`` writes it; ``data``: CSV files of both chains.
 
-    Each model's order is learned with the preset ``sas-antibody-MODEL`` (``steps`` shortens it), or found in ``runs``. ``limit``
-    test antibodies of each model are measured, a random order of each ``draws`` times.
+    Each model's policy is trained with the preset ``sas-antibody-MODEL`` (``steps`` shortens it), or found in ``runs``. ``limit``
+    test antibodies of each model are measured, ``draws`` times under ``random``.
     """
 
     minutes: float = 0.0
@@ -69,7 +70,7 @@ class Antibodies:
             else:
                 scheduler = load_scheduler(order, denoiser, name)
             problems = cast(AntibodyData, config.data).problems(denoiser, name).held_out(self.limit, "test")
-            return measured(problems, scheduler, self.seed, self.draws if order == "random" else 1)
+            return measure_task(problems, scheduler, self.seed, self.draws if order == "random" else 1)
 
         return [
             Piece(f"{model}: {order}", lambda a=model, b=order: measure(a, b))
@@ -95,7 +96,9 @@ class Antibodies:
                     "" if order == LEARNED else Cell(_signed(gap), gap.high < 0),
                 ]
             )
-        note = "−log p of the true residues along the order's path, nats; differences in pairs, bold where they are below 0."
+        note = (
+            "−log p of the true residues along the order, nats; paired differences, bold where the interval is below 0."
+        )
         columns = ("order", "n", "recovered %", "−log p", "learned minus this")
         cdrs = getattr(recipe(f"sas-antibody-{model}").data, "cdrs", "")
         title = f"{model}: {'all CDRs' if cdrs == 'all' else f'CDR {cdrs}'} of test antibodies, chain {CHAINS[model]}"
@@ -110,7 +113,7 @@ class Antibodies:
         return replace(config, data=replace(config.data, file=str(file)))
 
     def _files(self) -> dict[str, Path]:
-        """Which file has which chains, by its first one."""
+        """The file of each kind of chain, by its first chain."""
         found = {read_chains(file)[0].kind: file for file in self.data}
         for model in self.models:
             if CHAINS[model] not in found:
@@ -127,15 +130,15 @@ def _signed(gap: Interval) -> str:
     return f"{gap.mean:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}]".replace("-", "−")
 
 
-def measured(task: AntibodyTask, scheduler: Scheduler, seed: int, draws: int = 1) -> dict[str, list[float]]:
-    """−log p along the path, the mean of ``draws``, and recovery of each antibody. A row's numbers do not depend on its batch."""
+def measure_task(task: AntibodyTask, scheduler: Scheduler, seed: int, draws: int = 1) -> dict[str, list[float]]:
+    """−log p along the order, the mean of ``draws``, and recovery of each antibody. A row's numbers do not depend on its batch."""
     nll, recovery = [], []
     for start in range(0, len(task), AT_ONCE):
         rows = range(start, min(start + AT_ONCE, len(task)))
         canvas = task.canvas(rows)
-        seeds = [torch.tensor([(seed + draw) * 2**32 + row for row in rows]) for draw in range(draws)]
-        forced = [unmask(task.denoiser, scheduler, canvas.seeded(drawn), forced=True, record=False) for drawn in seeds]
+        seeds = [row_seeds(seed + draw, rows) for draw in range(draws)]
+        forced = [unmask(task.denoiser, scheduler, canvas.seeded(each), forced=True, record=False) for each in seeds]
         free = unmask(task.denoiser, scheduler, canvas.seeded(seeds[0]), record=False)
-        nll += (-torch.stack([path.total_logp.double() for path in forced]).mean(0)).tolist()
+        nll += (-torch.stack([trajectory.total_logp.double() for trajectory in forced]).mean(0)).tolist()
         recovery += task.verify(rows, free.tokens).share.double().tolist()
     return {"nll": nll, "recovery": recovery}

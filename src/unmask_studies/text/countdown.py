@@ -16,7 +16,7 @@ from unmask_studies.study import Findings, Piece
 from unmask_studies.sudoku.orders import orders_figure, orders_table
 from unmask_studies.text.ground import LEARNED, Ground, Texts, order_of
 
-TASK = Countdown.name
+TASK = Countdown.kind
 GENERATED = "generated"
 
 

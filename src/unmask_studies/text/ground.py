@@ -16,8 +16,7 @@ from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Row
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
-from unmask.tasks.kinds import WRITTEN
-from unmask.tasks.text_problems import TextProblemKind, TextProblemTask
+from unmask.tasks.text_problems import TextProblemKind, TextProblemTask, text_problem_kinds
 from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.policy.run import Learn
 from unmask_studies.sets import denoiser_named, difference, evaluated
@@ -142,9 +141,10 @@ def limits(row: Row) -> tuple[float, float, float]:
 
 
 def kind_of(task: str) -> type[TextProblemKind]:
-    if task not in WRITTEN:
-        raise ValueError(f"no text task {task!r}: expected one of {', '.join(WRITTEN)}")
-    return WRITTEN[task]
+    kinds = text_problem_kinds()
+    if task not in kinds:
+        raise ValueError(f"no text task {task!r}: expected one of {', '.join(kinds)}")
+    return kinds[task]
 
 
 def blocks_of(task: str, counts: Sequence[int], length: int | None = None) -> dict[int, int | None]:
@@ -156,9 +156,9 @@ def blocks_of(task: str, counts: Sequence[int], length: int | None = None) -> di
 
 
 def _kind(config: Learn, preset: str) -> str:
-    kind = getattr(config.data, "kind", "sudoku")
-    if kind not in WRITTEN:
-        raise ValueError(f"the preset {preset} is for {kind}: expected one for {', '.join(WRITTEN)}")
+    kind, kinds = config.data.kind, text_problem_kinds()
+    if kind not in kinds:
+        raise ValueError(f"the preset {preset} is for {kind}: expected one for {', '.join(kinds)}")
     return kind
 
 

@@ -23,7 +23,7 @@ from datasets.exceptions import DatasetNotFoundError
 from lm_eval.api.task import ConfigurableTask
 
 from unmask.runs.names import did_you_mean
-from unmask.tasks.answers import code_in, final_number, math_answer, math_equal
+from unmask.tasks.answers import extract_code, extract_expression, extract_number, math_equal
 from unmask.tasks.sandbox.sandbox import Limits, find_missing_protection, run_python
 
 FILES: dict[str, dict[str, str]] = {
@@ -125,7 +125,7 @@ def _gsm8k(confined: bool) -> dict[str, Any]:
 
 
 def _final_numbers(responses: list[list[str]], docs: list[dict[str, Any]]) -> list[list[str]]:
-    return [[_written(final_number(text)) for text in each] for each in responses]
+    return [[_written(extract_number(text)) for text in each] for each in responses]
 
 
 def _written(value: Any) -> str:
@@ -154,7 +154,7 @@ def _mbpp_examples(documents: Any) -> list[dict[str, Any]]:
 
 
 def _mbpp_results(doc: dict[str, Any], results: list[str], confined: bool = True) -> dict[str, float]:
-    return _ran(code_in(results[0]), "\n".join(doc["test_list"][:3]), confined)
+    return _ran(extract_code(results[0]), "\n".join(doc["test_list"][:3]), confined)
 
 
 def _humaneval(confined: bool) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _humaneval(confined: bool) -> dict[str, Any]:
 
 
 def _humaneval_results(doc: dict[str, Any], results: list[str], confined: bool = True) -> dict[str, float]:
-    code = code_in(results[0])
+    code = extract_code(results[0])
     # A whole function behind the prompt, whose docstring is body enough, replaces the prompt's.
     program = f"{doc['prompt']}\n{code}" if f"def {doc['entry_point']}" in code else doc["prompt"] + code
     return _ran(program, f"{doc['test']}\ncheck({doc['entry_point']})", confined)
@@ -190,7 +190,7 @@ def _math500(confined: bool) -> dict[str, Any]:
     minerva = _scorer("lm_eval.tasks.minerva_math.utils")
 
     def process_results(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-        boxed = math_equal(math_answer(results[0]), math_answer(doc["solution"]))
+        boxed = math_equal(extract_expression(results[0]), extract_expression(doc["solution"]))
         scores = {**minerva.process_results(doc, results), "boxed_match": boxed}
         return {name: float(value) for name, value in scores.items()}
 

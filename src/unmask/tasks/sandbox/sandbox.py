@@ -126,9 +126,9 @@ def run_python(program: str, tests: str, limits: Limits = Limits(), confined: bo
     They can import the standard library only and write to a temporary folder only. ``confined=False`` keeps the limits, the empty
     environment and the temporary working directory, and nothing else: for machines without Landlock, and code that is trusted.
     """
-    if confined and find_missing_protection():
+    if confined and (missing := find_missing_protection()):
         raise ValueError(
-            f"cannot confine untrusted code here: it needs {find_missing_protection()}; score the stored answers on another machine, "
+            f"cannot confine untrusted code here: it needs {missing}; score the stored answers on another machine, "
             "or allow the code to run unconfined"
         )
     folder = tempfile.mkdtemp(prefix="unmask-sandbox-")

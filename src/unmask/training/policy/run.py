@@ -16,7 +16,7 @@ from unmask.runs.processes import Together, started
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.tasks.sources import Data, problems
+from unmask.tasks.kinds import Data
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
@@ -103,7 +103,7 @@ def learn(
     accelerator = started(config.training.mixed_precision)
     together = Together(accelerator)
     denoiser = load_denoiser(config.denoiser, DTYPES[config.dtype]).to(accelerator.device)
-    source = problems(config.data, denoiser, config.denoiser)
+    source = config.data.problems(denoiser, config.denoiser)
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
     if accelerator.is_main_process:
