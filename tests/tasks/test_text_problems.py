@@ -151,7 +151,7 @@ def test_the_same_problem_in_other_words_has_the_same_form() -> None:
     """Renamed and reordered it is the same problem; with another number or another source it is not."""
     links = {"b": Link(None, 2, 5), "a": Link("b", 5, 1), "c": Link("b", 5, 4)}
     renamed = {"e": Link("d", 5, 4), "d": Link(None, 2, 5), "a": Link("d", 5, 1)}
-    assert canonical_form(links) == form(renamed)
+    assert canonical_form(links) == canonical_form(renamed)
     assert canonical_form(links) != canonical_form({**renamed, "e": Link("d", 5, 3)})
     assert canonical_form(links) != canonical_form({**renamed, "e": Link("a", 1, 4)})
 
@@ -611,7 +611,7 @@ def test_a_split_without_problems_is_refused_not_awaited() -> None:
 
 @dataclass(frozen=True)
 class OnlyOne(TextProblemKind):
-    name = "lonely"
+    kind = "lonely"
 
     def problem(self, index: int) -> Problem:
         return Problem("1", "1", "", "the only one")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from unmask.cli.evaluate import HEURISTICS, show_evaluation
+from unmask.cli.evaluate import show_evaluation
 from unmask.cli.shell import console
 from unmask.cli.train import show_learning, show_pretraining, show_tuning
 from unmask.decoding.options import Decoding
@@ -17,6 +17,7 @@ from unmask.report.terminal import tables as terminal
 from unmask.report.traces import record as trace
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
+from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.denoiser.second_stage import SecondStage
@@ -45,7 +46,7 @@ def demo(out: Path = Path("runs/demo"), puzzles: int = 200) -> None:
 
     console.print("3. The same model fills held-out puzzles: the orders people use, and the learned one.")
     model = load_denoiser(base)
-    orders = {**schedulers_named(HEURISTICS.split(","), load_scheduler), "learned": load_scheduler(str(order), model)}
+    orders = {**schedulers_named(SudokuData.schedulers, load_scheduler), "learned": load_scheduler(str(order), model)}
     before = _compare(problems, base, orders)
     before.write(out / "orders.json", command="unmask demo")
 
