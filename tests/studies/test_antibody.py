@@ -59,14 +59,14 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_loops_are_where_imgt_has_them(name: str) -> None:
+def test_loops_agree_with_imgt(name: str) -> None:
     sequence, cdrs = KNOWN[name]
     chain = locate(sequence)
     assert chain is not None
     assert (chain.kind, chain.cdrs) == (name[-1], cdrs)
 
 
-def test_what_is_no_variable_domain() -> None:
+def test_locate_rejects_other_sequences() -> None:
     heavy = KNOWN["trastuzumab H"][0]
     assert locate(heavy[:90]) is None
     assert locate(heavy.replace("C", "S")) is None
@@ -96,7 +96,7 @@ def likeness(one: Chain, other: Chain) -> float:
     return sum(x == y for x, y in zip(a, b, strict=True)) / len(a)
 
 
-def test_no_likeness_crosses_a_split() -> None:
+def test_clusters_never_cross_a_split() -> None:
     chains = random_chains(40)
     # A row of relatives, each like the next: first and last are not alike, but belong together.
     row = [chains[0]]
@@ -123,7 +123,7 @@ def test_no_likeness_crosses_a_split() -> None:
     assert {c.sequence for c in half["test"]} <= {c.sequence for c in whole["test"]}
 
 
-def test_files_that_are_no_antibodies(tmp_path: Path) -> None:
+def test_malformed_antibody_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     for content, reason in (
         ("name,heavy\nx,AAA\n", "has no column sequence"),
@@ -258,7 +258,7 @@ def test_nearly_all_real_antibodies_are_located() -> None:
         assert all(likeness(a, b) < LINKED for a in sides["train"] for b in sides["test"][:40])
 
 
-def test_the_study_says_what_it_lacks(tmp_path: Path) -> None:
+def test_errors_of_the_antibody_study(tmp_path: Path) -> None:
     from unmask_studies.antibody.study import Antibodies
 
     with pytest.raises(ValueError, match="antiberty needs heavy chains"):
@@ -276,7 +276,7 @@ def test_the_study_says_what_it_lacks(tmp_path: Path) -> None:
     assert first.strong and first.text.startswith("−0.50 [−0.60, ")
 
 
-def test_a_random_order_is_drawn_several_times(model: Path, tmp_path: Path) -> None:
+def test_random_is_averaged_over_draws(model: Path, tmp_path: Path) -> None:
     from unmask.schedulers.heuristics import confidence, random
     from unmask_studies.antibody.study import measure_task
 

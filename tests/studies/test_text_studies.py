@@ -19,7 +19,6 @@ from unmask.evaluation.evaluate import Report, Row, evaluate
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.arithmetic import Arithmetic
 from unmask.tasks.code import Code
-from unmask.tasks.passages import OTHER, Passages
 from unmask.tasks.text_problems import TextProblemTask, text_problem_kinds
 from unmask.tasks.vocabulary import END, PAD, encode
 from unmask.training.denoiser.masked_trainer import MaskedTraining
@@ -32,6 +31,7 @@ from unmask_studies.text.ends import decoded, first_ends
 from unmask_studies.text.ground import Ground, Texts, blocks_of
 from unmask_studies.text.lengths import Lengths
 from unmask_studies.text.parallel import Parallel
+from unmask_studies.text.passages import OTHER, Passages
 from unmask_studies.trained import curve, finished, history
 
 SMALL = Texts(generated=3, steps=1, prompts=2, validate=2)

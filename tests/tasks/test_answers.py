@@ -51,12 +51,12 @@ def test_final_numbers(text: str, number: int | Fraction | None) -> None:
     assert extract_number(text) == expected
 
 
-def test_strict_means_strict() -> None:
+def test_strict_numbers_need_hashes() -> None:
     assert find_strict_number("#### 7") == 7
     assert find_strict_number("the answer is 7") is None
 
 
-def test_boxes_count_their_braces() -> None:
+def test_boxes_with_nested_braces() -> None:
     assert find_boxed("\\boxed{\\frac{1}{2}} and \\boxed{\\sqrt{\\frac{a}{b}}}") == "\\sqrt{\\frac{a}{b}}"
     assert find_boxed("\\boxed 7$") == "7"
     assert find_boxed("\\boxed{1} \\boxed{2") == "1"
@@ -108,7 +108,7 @@ def test_code(text: str, code: str) -> None:
 
 
 @needs_data
-def test_real_solutions_are_read_as_they_are_meant() -> None:
+def test_answers_of_reference_solutions() -> None:
     """GSM8K's and MATH-500's own solutions end with their answers, all of them."""
     for line in (DATA / "gsm8k" / "test.jsonl").read_text().splitlines():
         answer = json.loads(line)["answer"]
@@ -123,7 +123,7 @@ def test_real_solutions_are_read_as_they_are_meant() -> None:
 
 
 @needs_data
-def test_real_outputs() -> None:
+def test_numbers_in_outputs_of_llada() -> None:
     """A parser that reads only well-formed boxes agrees but where LLaDA's answer is legible and its box is not: 5 of 329."""
     import re
 

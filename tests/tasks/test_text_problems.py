@@ -56,7 +56,7 @@ def test_ids_are_the_documented_ones() -> None:
 
 
 @every_kind
-def test_texts_come_back(kind: type[TextProblemKind]) -> None:
+def test_encode_decode_round_trip(kind: type[TextProblemKind]) -> None:
     for problem in kind(count=50).corpus:
         for text in (problem.prompt, problem.answer):
             assert decode([*encode(text), END, PAD, MASK]) == text
@@ -64,7 +64,7 @@ def test_texts_come_back(kind: type[TextProblemKind]) -> None:
 
 
 @pytest.mark.parametrize("ids", [[3, 4], [], [3, PAD, END], [3, MASK, END], [PAD, END]])
-def test_what_has_no_end_or_a_gap_is_no_text(ids: list[int]) -> None:
+def test_decode_requires_an_end_token_and_no_gaps(ids: list[int]) -> None:
     assert decode(ids) is None
 
 
@@ -106,7 +106,7 @@ def test_a_split_is_a_share_of_the_forms() -> None:
 
 
 @pytest.mark.parametrize("kind", [Arithmetic, Ordered])
-def test_arithmetic_is_what_python_makes_of_it(kind: type[Sums]) -> None:
+def test_arithmetic_answers_agree_with_python(kind: type[Sums]) -> None:
     """The working adds up, says what the prompt says, and a quantity has the same value wherever it stands."""
     for problem in kind(count=60, seed=5).corpus:
         lines, (*working, answers) = problem.prompt.split(";")[:-1], use_digits(problem.answer).split(";")
@@ -118,7 +118,7 @@ def test_arithmetic_is_what_python_makes_of_it(kind: type[Sums]) -> None:
             assert left == values.get(line[0], line[0]) + line[1:]
 
 
-def test_working_is_freely_worded_and_answers_are_not() -> None:
+def test_only_working_uses_several_notations() -> None:
     """Every notation of a number is as frequent as the others in working and notes; prompts, answers and code are in digits."""
     numerals: Counter[int] = Counter()
     for kind in (Arithmetic, Code):
@@ -131,7 +131,7 @@ def test_working_is_freely_worded_and_answers_are_not() -> None:
     assert min(numerals.values()) > 0.22 * numerals.total()
 
 
-def test_arithmetic_never_goes_from_left_to_right_and_ordered_sums_always_do() -> None:
+def test_dependencies_of_arithmetic_and_ordered() -> None:
     for problem in Arithmetic(count=40).corpus:
         assert problem.prompt[0] in "bcde"
     for problem in Ordered(count=40).corpus:
@@ -147,7 +147,7 @@ def test_arithmetic_has_every_number_of_lines() -> None:
     assert {p.prompt.count(";") for p in Arithmetic(count=20, least=4, most=4).corpus} == {4}
 
 
-def test_the_same_problem_in_other_words_has_the_same_form() -> None:
+def test_canonical_form_ignores_names_and_line_order() -> None:
     """Renamed and reordered it is the same problem; with another number or another source it is not."""
     links = {"b": Link(None, 2, 5), "a": Link("b", 5, 1), "c": Link("b", 5, 4)}
     renamed = {"e": Link("d", 5, 4), "d": Link(None, 2, 5), "a": Link("d", 5, 1)}
@@ -156,21 +156,21 @@ def test_the_same_problem_in_other_words_has_the_same_form() -> None:
     assert canonical_form(links) != canonical_form({**renamed, "e": Link("a", 1, 4)})
 
 
-def test_steps_are_counted_by_hand() -> None:
+def test_count_steps() -> None:
     chain = {"c": Link(None, 1, 2), "b": Link("c", 2, 4), "a": Link("b", 4, 5)}
     assert count_steps(chain) == 3
     assert count_steps({**chain, "a": Link("c", 2, 5)}) == 2
-    assert count_steps({"b": Link("a", 3, 4), "c": Link("a", 3, 1)}) == 1  # a is told: no link of its own
+    assert count_steps({"b": Link("a", 3, 4), "c": Link("a", 3, 1)}) == 1  # a is given: no link of its own
 
 
 @every_kind
-def test_what_is_held_out_holds_no_problem_twice(kind: type[TextProblemKind]) -> None:
+def test_held_out_problems_are_distinct(kind: type[TextProblemKind]) -> None:
     for split in ("validation", "test"):
         held_out = kind(count=60, split=split).corpus
         assert len({problem.form for problem in held_out}) == 60
 
 
-def test_code_does_what_python_does() -> None:
+def test_code_answers_agree_with_python() -> None:
     """The function's run gives what its notes say and what the prompt says of it."""
     for problem in Code(count=60, seed=2).corpus:
         scope: dict = {}
@@ -180,8 +180,8 @@ def test_code_does_what_python_does() -> None:
         assert run == tuple(map(int, re.findall(r"#(\d)", use_digits(problem.answer))))
         values: dict[str, object] = dict(zip("bcde", run, strict=True))
         exec(problem.prompt[:4], values)
-        for told in problem.prompt.split(";")[1:-1]:
-            assert eval(told.replace("=", "=="), values)
+        for relation in problem.prompt.split(";")[1:-1]:
+            assert eval(relation.replace("=", "=="), values)
 
 
 def short(text: str) -> str:
@@ -189,7 +189,7 @@ def short(text: str) -> str:
     return re.sub(r"\b0+(?=\d)", "", text)
 
 
-def test_countdown_adds_up() -> None:
+def test_countdown_answers_reach_the_target() -> None:
     """By rewriting the second equation's borrowed number as the first equation and asking Python."""
     for problem in Countdown(count=60, seed=1).corpus:
         assert set(map(len, re.findall(r"\d+", problem.prompt))) == {3}
@@ -237,7 +237,7 @@ def test_the_truth_is_right(kind: type[TextProblemKind]) -> None:
 
 @every_kind
 def test_near_misses_of_the_truth_are_wrong(kind: type[TextProblemKind]) -> None:
-    """One digit or sign changed or dropped; what happens to do the same (code) is told by Python, other words say the same."""
+    """One digit or sign changed or dropped. Python decides whether code is equivalent; another notation is no change."""
     checked = 0
     for problem in kind(count=12, seed=9).corpus:
         for place, was in enumerate(problem.answer):
@@ -314,13 +314,13 @@ RIGHT = "def f(a):\n b=a+3#5\n c=b-4#1\n d=b-3#2\n e=d+1#3\n return b,c,d,e"
         ("", False, 0.0),
     ],
 )
-def test_code_is_judged_by_what_it_does(text: str, exact: bool, share: float) -> None:
+def test_code_is_graded_by_its_outputs(text: str, exact: bool, share: float) -> None:
     if not exact and not share and find_missing_protection():
         pytest.skip(f"untrusted code cannot be confined here: it needs {find_missing_protection()}")
     assert graded(Code, "", text, RIGHT) == (exact, pytest.approx(share))
 
 
-def test_code_beyond_the_grammar_is_run_in_the_sandbox() -> None:
+def test_code_outside_the_grammar_runs_in_the_sandbox() -> None:
     if find_missing_protection():
         pytest.skip(f"untrusted code cannot be confined here: it needs {find_missing_protection()}")
     problem = Problem("", RIGHT, "", "")
@@ -329,7 +329,7 @@ def test_code_beyond_the_grammar_is_run_in_the_sandbox() -> None:
     assert Code.grade(problem, "def f(a):\n return f(a)") == (False, 0.0)  # never ends
 
 
-def test_code_that_only_fits_the_run_is_wrong() -> None:
+def test_code_that_fits_only_the_trace_is_wrong() -> None:
     """In the run a is 2, where a and 4 − a are the same."""
     exact, share = graded(Code, "a#2;", RIGHT.replace("b=a+3", "b=7-a"), RIGHT)
     assert not exact
@@ -398,7 +398,7 @@ def test_a_canvas_hides_the_whole_region_and_nothing_else(kind: type[TextProblem
 
 
 @every_kind
-def test_training_canvases_ask_for_padding_but_do_not_reveal_it(kind: type[TextProblemKind]) -> None:
+def test_padding_is_predicted_but_no_candidate(kind: type[TextProblemKind]) -> None:
     """Pre-training hides and asks for the padding behind the end; an order learns on the answer and its end alone."""
     data = kind(count=30)
     canvas = data(2, 8)
@@ -408,9 +408,9 @@ def test_training_canvases_ask_for_padding_but_do_not_reveal_it(kind: type[TextP
         expected = torch.zeros(canvas.tokens.shape[1], dtype=torch.bool)
         expected[kind.prompt_width : kind.prompt_width + length] = True
         assert torch.equal(canvas.candidates[row], expected)
-    asked = torch.stack([random_pattern(data(0, 8), MASK, seed=0, step=step)[0] for step in range(40)]).any(0)
-    assert (data(0, 8).truth[asked] == PAD).any()
-    assert not asked[:, : kind.prompt_width].any()
+    hidden = torch.stack([random_pattern(data(0, 8), MASK, seed=0, step=step)[0] for step in range(40)]).any(0)
+    assert (data(0, 8).truth[hidden] == PAD).any()
+    assert not hidden[:, : kind.prompt_width].any()
     again = kind(count=30)(2, 8)
     assert torch.equal(again.truth, canvas.truth)
     assert not torch.equal(data(3, 8).truth, canvas.truth)
@@ -418,7 +418,7 @@ def test_training_canvases_ask_for_padding_but_do_not_reveal_it(kind: type[TextP
 
 
 @every_kind
-def test_a_denoiser_sees_every_length_and_an_order_its_own(kind: type[TextProblemKind]) -> None:
+def test_lengths_of_training_canvases(kind: type[TextProblemKind]) -> None:
     whole = kind(count=30)
     for step, length in enumerate(kind.lengths):
         canvas = whole(step, 8)
@@ -437,7 +437,7 @@ def test_a_denoiser_sees_every_length_and_an_order_its_own(kind: type[TextProble
 
 
 @every_kind
-def test_the_verifier_reads_up_to_the_end(kind: type[TextProblemKind]) -> None:
+def test_verifier_stops_at_the_end_token(kind: type[TextProblemKind]) -> None:
     task = TextProblemTask.generate(kind(count=4, split="test"))
     answer = task.canvas([0] * 5).truth.clone()
     start = kind.prompt_width
@@ -452,7 +452,7 @@ def test_the_verifier_reads_up_to_the_end(kind: type[TextProblemKind]) -> None:
 
 
 @every_kind
-def test_rollouts_are_judged_as_answers_are(kind: type[TextProblemKind]) -> None:
+def test_judge_agrees_with_the_verifier(kind: type[TextProblemKind]) -> None:
     """What training calls right, from the canvases alone, is what the verifier calls right."""
     data = kind(count=6, seed=3)
     problems = data.problems(tiny(kind), "tiny")
@@ -470,12 +470,12 @@ def test_rollouts_are_judged_as_answers_are(kind: type[TextProblemKind]) -> None
     assert torch.equal(problems.judge(canvas.truth, tokens), task.verify(range(6), tokens).exact)
 
 
-def test_a_training_asks_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_uses_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every free-running rollout, whatever its tokens; what is paid is what the judge says."""
-    asked: list[int] = []
+    judged: list[int] = []
 
     def all_but_the_first(problems: TextProblemSet, target: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        asked.append(len(tokens))
+        judged.append(len(tokens))
         return torch.arange(len(tokens)) > 0
 
     monkeypatch.setattr(TextProblemSet, "judge", all_but_the_first)
@@ -486,12 +486,12 @@ def test_a_training_asks_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     data = Arithmetic(count=8, length=40)
     config = Learn(str(tmp_path / "denoiser"), PolicyConfig(kind="mlp", width=8), data=data, training=training)
     (record,) = learn(config, tmp_path / "run")
-    assert asked == [4]
+    assert judged == [4]
     assert record["dead_groups"] == 0.5  # the second group is right throughout: nothing to compare
 
 
 @every_kind
-def test_evaluate_decodes_and_judges(kind: type[TextProblemKind]) -> None:
+def test_evaluate_text_problems(kind: type[TextProblemKind]) -> None:
     """A tiny denoiser with random weights; and the same one, made to say the truth, solves everything in any order."""
     task = TextProblemTask.generate(kind(count=3, split="test"))
     assert isinstance(task, Task)
@@ -505,7 +505,7 @@ def test_evaluate_decodes_and_judges(kind: type[TextProblemKind]) -> None:
     assert all(row.exact == 1 and row.cell == 1 for row in truth.rows)
 
 
-def test_one_step_at_a_time_the_order_decides() -> None:
+def test_order_decides_accuracy_at_one_token_per_step() -> None:
     """Who can do one step at a time solves every problem in an order of dependence, and few not from left to right.
 
     That reasoner is sure what to say and not how: the order of confidence puts its guesses at answers before its working.
@@ -576,7 +576,7 @@ def _in_every_notation(digits: Iterable[str]) -> list[str]:
     return [row[int(digit) - 1] for digit in digits for row in NUMERALS]
 
 
-def test_drawing_shows_what_is_hidden() -> None:
+def test_draw_shows_hidden_tokens() -> None:
     task = TextProblemTask.generate(Arithmetic(count=2, split="test"))
     canvas = task.canvas([0])
     shown = task.draw(0, canvas.tokens[0]).splitlines()
@@ -595,12 +595,12 @@ def test_drawing_shows_what_is_hidden() -> None:
         (lambda: Arithmetic(most=MOST_LINES + 1), f"3 <= least <= most <= {MOST_LINES}"),
     ],
 )
-def test_bad_data_is_refused_before_anything_is_made(make, message: str) -> None:
+def test_invalid_options_are_refused_on_construction(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_split_without_problems_is_refused_not_awaited() -> None:
+def test_an_empty_split_is_refused() -> None:
     """A corpus of one problem: the other splits stay empty."""
     here = split_of("the only one")
     other = next(split for split in ("train", "validation", "test") if split != here)
@@ -622,7 +622,7 @@ class OnlyOne(TextProblemKind):
 
 
 @every_kind
-def test_what_an_order_is_learned_on(kind: type[TextProblemKind]) -> None:
+def test_training_problems_and_held_out_problems(kind: type[TextProblemKind]) -> None:
     data = kind(count=12, seed=4)
     problems = data.problems(tiny(kind), "tiny")
     assert isinstance(problems, Problems)
@@ -639,9 +639,7 @@ def test_what_an_order_is_learned_on(kind: type[TextProblemKind]) -> None:
 
 
 @every_kind
-def test_pretraining_by_preset_ends_in_a_denoiser_that_evaluate_takes(
-    kind: type[TextProblemKind], tmp_path: Path
-) -> None:
+def test_pretrain_then_evaluate(kind: type[TextProblemKind], tmp_path: Path) -> None:
     config = load_preset(kind.kind, Pretrain, "pretrain")
     assert isinstance(config.data, kind)
     assert config.data.split == "train"
@@ -670,7 +668,7 @@ def test_pretraining_by_preset_ends_in_a_denoiser_that_evaluate_takes(
         ({"task": "code", "denoiser": "sudoku-4x4"}, "sudoku-4x4 is not a denoiser of code problems"),
     ],
 )
-def test_what_evaluate_refuses(options: dict, message: str) -> None:
+def test_errors_of_evaluate(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evaluate_command(**options)
 
@@ -725,7 +723,7 @@ def test_no_file_and_an_empty_one(tmp_path: Path) -> None:
         read_problems(tmp_path / "empty.jsonl")
 
 
-def test_published_problems_are_for_tests_alone() -> None:
+def test_published_problems_are_in_the_test_split() -> None:
     """A problem that stands in a published file is never trained on or validated with, whatever its writing and its hash."""
     numbers, target = (30, 100, 93), 23  # d1's first
     wrong = [split for split in ("train", "validation") if split_of(f"{sorted(numbers)} {target}") == split]

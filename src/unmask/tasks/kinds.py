@@ -35,7 +35,7 @@ Judge = Callable[[Int[Tensor, "B L"], Int[Tensor, "B L"]], Bool[Tensor, "B"]]
 class Problems(Protocol):
     """The problems of a training run, made for one denoiser. Called with a step and a count: that step's canvases, always the same.
 
-    ``held_out`` gives other problems, for selection and measurement; ``which`` is a preset's ``validation``, which each kind defines.
+    ``held_out`` gives other problems, for selection and measurement; ``which`` is a preset's ``validation``, defined by each kind.
     ``fixed`` is every training canvas at once, for the second stage. ``vary``, if not None, transforms canvases and
     their orders by symmetries (:data:`unmask.training.denoiser.path_masks.Vary`). ``judge``, if not None, decides which answers to
     the training canvases are right; if None, only the target is.

@@ -23,7 +23,6 @@ from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.tasks.passages import ALPHABET, MASK, Passages
 from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import fitted
@@ -32,6 +31,7 @@ from unmask_studies.sets import BATCH, denoiser_named
 from unmask_studies.study import Cell, Findings, Piece, Table
 from unmask_studies.sudoku.orders import label
 from unmask_studies.text.ground import LEARNED
+from unmask_studies.text.passages import ALPHABET, MASK, Passages
 from unmask_studies.trained import finished, history
 
 STATISTICS = ("confidence", "entropy", "position", "margin", "progress", "left", "right")

@@ -169,7 +169,7 @@ def test_split_checks_the_size():
 
 
 @pytest.mark.parametrize("size", [4, 6, 9])
-def test_random_symmetries_keep_puzzles_puzzles(size):
+def test_random_symmetries_preserve_unique_solutions(size):
     puzzles, solutions = generate(60, size=size, seed=10)
     symmetries = random_symmetries(60, size, 5)
     images, answers = apply(symmetries, puzzles), apply(symmetries, solutions)
@@ -206,6 +206,6 @@ def test_seed_or_generator_decides():
     assert (random_symmetries(5, 9, rng).cells != same[0]).any()
 
 
-def test_apply_wants_one_board_per_symmetry():
+def test_apply_requires_one_board_per_symmetry():
     with pytest.raises(ValueError, match="expected boards of shape"):
         apply(random_symmetries(3, 9, 0), np.zeros((2, 81), np.int8))
