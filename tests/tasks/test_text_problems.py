@@ -427,7 +427,7 @@ def test_lengths_of_training_canvases(kind: type[TextProblemKind]) -> None:
         assert torch.equal(own(step, 8).truth, canvas.truth)
         assert {own(other, 4).tokens.shape[1] for other in range(4)} == {kind.prompt_width + length}
         task = TextProblemTask.generate(replace(own, split="test"))
-        target = task.canvas([0]).target
+        target = task.canvas([0]).truth
         assert target.shape[1] == kind.prompt_width + length
         assert task.verify([0], target).exact.all()
         held_out = own.problems(tiny(kind), "tiny").held_out(2)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from unmask.tasks.expressions import evaluate_expression
 from unmask.tasks.linked_numbers import LARGEST, Link, choose_source, count_steps, draw_link, write_number
@@ -38,7 +38,7 @@ INPUT, NAMES = "a", "bcde"
 HEAD, TAIL = "def f(a):", "\n return b,c,d,e"
 INPUTS = tuple(range(10))
 """Programs are compared on these."""
-OPERATORS: dict[type, Callable[..., int]] = {
+OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,

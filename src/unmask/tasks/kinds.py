@@ -133,7 +133,8 @@ KINDS = EntryPoints("unmask.tasks")
 """Name → class."""
 
 if TYPE_CHECKING:
-    Data, GeneratedData = TaskKind, GeneratedKind
+    Data = TaskKind
+    GeneratedData = GeneratedKind
 
 
 def __getattr__(name: str) -> Any:

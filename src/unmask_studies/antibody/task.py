@@ -177,7 +177,7 @@ class AntibodyProblems:
     @cached_property
     def splits(self) -> dict[str, AntibodyTask]:
         parts = self.data.split(read_chains(self.data.file))
-        if empty := [side for split, chains in parts.items() if not chains]:
+        if empty := [split for split, chains in parts.items() if not chains]:
             raise ValueError(f"{self.data.file} has too few antibodies: none is left for {', '.join(empty)}")
         return {
             split: AntibodyTask(

@@ -15,6 +15,7 @@ from unmask.tasks.sudoku import (
     is_solution,
     parse,
     random_symmetries,
+    solve_many,
     split_of,
 )
 
