@@ -75,6 +75,6 @@ def test_a_scheduler_of_a_plugin_is_evaluated(plugin: Path) -> None:
 
 
 def test_a_task_of_a_plugin_is_known(plugin: Path) -> None:
-    code = "from unmask.tasks.sources import KINDS; print(KINDS['riddles'].__name__, list(KINDS))"
+    code = "from unmask.tasks.kinds import KINDS; print(KINDS['riddles'].__name__, list(KINDS))"
     out = run(plugin, "-c", code)
     assert out.startswith("Riddles") and "sudoku" in out

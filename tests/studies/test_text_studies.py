@@ -18,13 +18,12 @@ from support.text_problems import Truthful, tiny
 from unmask.decoding.options import Decoding
 from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import load_denoiser
-from unmask.evaluation.evaluate import Report, Row, evaluate
+from unmask.evaluation.evaluate import EvaluationOptions, Report, Row, evaluate
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.arithmetic import Arithmetic
 from unmask.tasks.code import Code
-from unmask.tasks.kinds import WRITTEN
-from unmask.tasks.passages import OTHER, Passages
-from unmask.tasks.text_problems import WrittenTask
+from unmask_studies.text.passages import OTHER, Passages
+from unmask.tasks.text_problems import TextProblemTask, text_problem_kinds
 from unmask.tasks.vocabulary import END, PAD, encode
 from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.policy.config import PolicyTraining
@@ -42,7 +41,7 @@ SMALL = Texts(generated=3, steps=1, prompts=2, validate=2)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a denoiser for each task."""
     folder = tmp_path_factory.mktemp("runs")
-    for seed, (name, kind) in enumerate(WRITTEN.items()):
+    for seed, (name, kind) in enumerate(text_problem_kinds().items()):
         save_denoiser(tiny(kind, seed), folder / name / "denoiser")
     return folder
 
@@ -111,9 +110,9 @@ def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
     assert [row[0] for row in found.tables[1].rows] == columns
     assert [row[4] for row in found.tables[1].rows] == [""] * 6  # the paper has three numbers of blocks
     denoiser = load_denoiser(str(runs / "code"))
-    task = WrittenTask.generated(WRITTEN["code"](count=3, split="test", length=48))
+    task = TextProblemTask.generate(text_problem_kinds()["code"](count=3, split="test", length=48))
     learned = {"learned": load_scheduler(str(tmp_path / "runs" / "sas-code"), denoiser)}
-    expected = evaluate(task, denoiser, learned, {"48–12": Decoding(block=12)}, likelihood=False).rows[0]
+    expected = evaluate(task, denoiser, learned, {"48–12": Decoding(block=12)}, EvaluationOptions(likelihood=False)).rows[0]
     mine = found.evaluations[3].row("learned")
     assert (mine.decoding, mine.solved, mine.denoiser_calls) == ("48–12", expected.solved, expected.denoiser_calls)
     assert mine.cell == expected.cell and mine.n == 3
@@ -211,7 +210,7 @@ def test_the_cost_of_a_policy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends", ["allow", "damp", "suppress"])
 def test_when_the_first_end_is_revealed(ends: str) -> None:
-    task = WrittenTask.generated(Arithmetic(count=5, split="test", length=48))
+    task = TextProblemTask.generate(Arithmetic(count=5, split="test", length=48))
     for scheduler, first in (("right_to_left", 1.0 if ends == "suppress" else 0.0), ("left_to_right", 1.0)):
         found = decode_with_ends(task, Truthful(task), load_scheduler(scheduler), ends, seed=0)
         assert found["solved"] == "11111"

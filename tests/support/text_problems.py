@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from unmask.denoisers.transformer import Transformer, TransformerConfig
-from unmask.tasks.text_problems import Written, WrittenTask
+from unmask.tasks.text_problems import TextProblemKind, TextProblemTask
 from unmask.tasks.vocabulary import END, MASK, PAD, VOCABULARY
 
 
-def tiny(kind: type[Written], seed: int = 0) -> Transformer:
+def tiny(kind: type[TextProblemKind], seed: int = 0) -> Transformer:
     """Random weights, so that nothing is ever solved and everything is quick."""
     config = TransformerConfig(
         vocab_size=VOCABULARY,
@@ -31,7 +31,7 @@ class Truthful:
 
     mask_id, pad_id, end_ids, forbidden_ids = MASK, PAD, (END,), (MASK,)
 
-    def __init__(self, task: WrittenTask) -> None:
+    def __init__(self, task: TextProblemTask) -> None:
         self.forwarded, self.start = 0, task.kind.prompt_width
         target = task.canvas(range(len(task))).target
         self.answers = {tuple(row[: self.start].tolist()): row for row in target}

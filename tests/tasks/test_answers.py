@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 
 from unmask.tasks.answers import (
-    boxed,
-    code_in,
-    countdown_correct,
-    countdown_equation,
-    final_number,
-    math_answer,
+    extract_code,
+    extract_expression,
+    extract_number,
+    find_boxed,
+    find_strict_number,
     math_equal,
-    number_correct,
-    strict_number,
 )
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -51,22 +48,19 @@ def test_final_numbers(text: str, number: int | Fraction | None) -> None:
     expected = None if number is None else Fraction(number)
     if text.startswith("a range"):
         expected = Fraction(-5)  # a dash before a digit is a sign: the reading that lm-eval has too
-    assert final_number(text) == expected
+    assert extract_number(text) == expected
 
 
-def test_strict_means_strict() -> None:
-    assert strict_number("#### 7") == 7
-    assert strict_number("the answer is 7") is None
-    assert number_correct("so it is \\boxed{18}", "She has 16 - 3 = 18.\n#### 18")
-    assert not number_correct("so it is \\boxed{18}", "#### 19")
-    assert not number_correct("no number", 19.0)
+def test_strict_numbers_need_hashes() -> None:
+    assert find_strict_number("#### 7") == 7
+    assert find_strict_number("the answer is 7") is None
 
 
-def test_boxes_count_their_braces() -> None:
-    assert boxed("\\boxed{\\frac{1}{2}} and \\boxed{\\sqrt{\\frac{a}{b}}}") == "\\sqrt{\\frac{a}{b}}"
-    assert boxed("\\boxed 7$") == "7"
-    assert boxed("\\boxed{1} \\boxed{2") == "1"
-    assert boxed("none") is None
+def test_boxes_with_nested_braces() -> None:
+    assert find_boxed("\\boxed{\\frac{1}{2}} and \\boxed{\\sqrt{\\frac{a}{b}}}") == "\\sqrt{\\frac{a}{b}}"
+    assert find_boxed("\\boxed 7$") == "7"
+    assert find_boxed("\\boxed{1} \\boxed{2") == "1"
+    assert find_boxed("none") is None
 
 
 @pytest.mark.parametrize(
@@ -97,33 +91,6 @@ def test_equal_expressions(one: str, other: str, same: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "right"),
-    [
-        ("\\boxed{(85 - 60) + 25}", False),
-        ("<answer>\\boxed{87 - 85 + 60}</answer>", True),
-        ("<answer>87 - 85 + 60 = 62</answer>", True),
-        ("\\boxed{60 \\times 85 \\div 87}", False),
-        ("\\boxed{62}", False),
-        ("\\boxed{60 + 2}", False),
-        ("\\boxed{87 - 85 + 60 + 0}", False),
-        ("\\boxed{__import__('os').getcwd()}", False),
-        ("\\boxed{60 ** 85 ** 87}", False),
-        ("\\boxed{60 / (85 - 85)}", False),
-        ("\\boxed{" + "(" * 500 + "}", False),
-        ("no box", False),
-    ],
-)
-def test_countdown(answer: str, right: bool) -> None:
-    assert countdown_correct(answer, [60, 85, 87], 62) is right
-
-
-def test_countdown_divides_exactly() -> None:
-    assert countdown_correct("\\boxed{\\frac{1}{3} \\times 3}".replace("\\frac{1}{3}", "1 / 3"), [1, 3, 3], 1)
-    assert not countdown_correct("\\boxed{10 / 3}", [10, 3], 3)
-    assert countdown_equation("\\boxed{6 \\times 7 = 42}") == "6 * 7"
-
-
-@pytest.mark.parametrize(
     ("text", "code"),
     [
         ("Here:\n```python\nx = 1\n```\nDone.\n```python\ny = 2\n```", "x = 1"),
@@ -137,24 +104,26 @@ def test_countdown_divides_exactly() -> None:
     ],
 )
 def test_code(text: str, code: str) -> None:
-    assert code_in(text).rstrip() == code.rstrip()
+    assert extract_code(text).rstrip() == code.rstrip()
 
 
 @needs_data
-def test_real_solutions_are_read_as_they_are_meant() -> None:
+def test_answers_of_reference_solutions() -> None:
     """GSM8K's and MATH-500's own solutions end with their answers, all of them."""
     for line in (DATA / "gsm8k" / "test.jsonl").read_text().splitlines():
         answer = json.loads(line)["answer"]
         assert (
-            strict_number(answer) == final_number(answer) == Fraction(answer.split("####")[1].strip().replace(",", ""))
+            find_strict_number(answer)
+            == extract_number(answer)
+            == Fraction(answer.split("####")[1].strip().replace(",", ""))
         )
     for line in (DATA / "math500" / "test.jsonl").read_text().splitlines():
         row = json.loads(line)
-        assert math_equal(math_answer(row["solution"]), row["answer"]), row["answer"]
+        assert math_equal(extract_expression(row["solution"]), row["answer"]), row["answer"]
 
 
 @needs_data
-def test_real_outputs() -> None:
+def test_numbers_in_outputs_of_llada() -> None:
     """A parser that reads only well-formed boxes agrees but where LLaDA's answer is legible and its box is not: 5 of 329."""
     import re
 
@@ -163,14 +132,8 @@ def test_real_outputs() -> None:
         for row in json.loads(file.read_text())["generations"]:
             boxes = re.findall(r"\\boxed\{[^}]*?(-?[\d,.]*\d)", row["generations"])
             plain = bool(boxes) and float(boxes[-1].replace(",", "")) == row["ground_truth"]
-            ours = number_correct(row["generations"], row["ground_truth"])
+            ours = extract_number(row["generations"]) == Fraction(row["ground_truth"])
             assert ours or not plain, row["generations"]
             right, both, total = right + ours, both + plain, total + 1
     assert (total, right) == (329, 260)
     assert right - both <= 5
-    solved = [
-        countdown_correct(row["generations"], *row["ground_truth"])
-        for file in sorted((DATA / "llada_outputs").glob("countdown*.json"))
-        for row in json.loads(file.read_text())["generations"]
-    ]
-    assert (len(solved), sum(solved)) == (74, 13)

@@ -13,7 +13,7 @@ import torch
 from support.tokenizers import Ids, words
 from unmask.runs.presets import load_preset
 from unmask.tasks.jsonl import Example, TextData, TextProblems, read_examples
-from unmask.tasks.shuffled import shuffled_rows
+from unmask.tasks.kinds import shuffle_rows
 from unmask.training.policy.run import Learn
 
 M, PAD, END = 29, 27, 27
@@ -33,7 +33,7 @@ def problems(file: str, denoiser: Any = None, chat: bool = False, **options: Any
     return TextProblems(data, denoiser or Ids(), words(chat=chat, eos=27, eot=28))
 
 
-def test_where_everything_stands(tmp_path: Path) -> None:
+def test_canvas_layout(tmp_path: Path) -> None:
     made = problems(lines(tmp_path / "t.jsonl", pair("w1 w2", "w5 w6"), pair("w3", "w7 w8 w9")))
     canvas = made.task.canvas([0, 1])
     assert canvas.tokens.tolist() == [[1, 2, M, M, M, M, M], [PAD, 3, M, M, M, M, M]]
@@ -45,7 +45,7 @@ def test_where_everything_stands(tmp_path: Path) -> None:
     assert torch.equal(canvas.answer(M), canvas.candidates)
 
 
-def test_padding_left_out_and_denoisers_without_ends(tmp_path: Path) -> None:
+def test_canvas_without_padding_and_without_end_tokens(tmp_path: Path) -> None:
     file = lines(tmp_path / "t.jsonl", pair("w1 w2", "w5"), pair("w3", "w7 w8 w9"))
     short = problems(file, pads="left_out").task.canvas([0, 1])
     assert short.tokens.tolist() == [[1, 2, M, M, PAD, PAD], [PAD, 3, M, M, M, M]]
@@ -55,7 +55,7 @@ def test_padding_left_out_and_denoisers_without_ends(tmp_path: Path) -> None:
     assert bare.truth.tolist() == [[1, 2, 5]]
 
 
-def test_a_conversation_ends_as_its_template_ends(tmp_path: Path) -> None:
+def test_end_token_of_the_chat_template(tmp_path: Path) -> None:
     made = problems(lines(tmp_path / "t.jsonl", pair([{"role": "user", "content": "w6"}], "w5")), chat=True)
     tokenizer: Any = made.tokenizer
     tokenizer.chat_template = "{% for turn in messages %}w1 {{ turn['content'] }} <eot> {% endfor %}"
@@ -63,32 +63,32 @@ def test_a_conversation_ends_as_its_template_ends(tmp_path: Path) -> None:
     assert made.task.canvas([0]).truth.tolist()[0][:5] == [1, 6, 28, 5, 28]
 
 
-def test_verdicts_count_the_answer_and_its_end(tmp_path: Path) -> None:
+def test_verdict_covers_the_answer_and_its_end_token(tmp_path: Path) -> None:
     task = problems(lines(tmp_path / "t.jsonl", pair("w1", "w5 w6"), pair("w1", "w5 w6"))).task
     tokens = task.canvas([0, 1]).truth.clone()
     tokens[1, 2] = 27  # an end before its time
-    tokens[:, 5] = 3  # behind the end nobody looks
+    tokens[:, 5] = 3  # positions behind the end do not count
     verdict = task.verify([0, 1], tokens)
     assert verdict.exact.tolist() == [True, False]
     assert verdict.share.tolist() == pytest.approx([1.0, 2 / 3])
 
 
-def test_steps_show_each_example_once_per_epoch() -> None:
-    rows = torch.cat([shuffled_rows(7, step, 4, 10) for step in range(5)])
+def test_each_example_is_seen_once_per_epoch() -> None:
+    rows = torch.cat([shuffle_rows(7, step, 4, 10) for step in range(5)])
     assert sorted(rows[:10].tolist()) == sorted(rows[10:].tolist()) == list(range(10))
     assert rows[:10].tolist() != rows[10:].tolist()
-    assert shuffled_rows(7, 3, 4, 10).tolist() == rows[12:16].tolist()
-    assert shuffled_rows(8, 0, 10, 10).tolist() != shuffled_rows(7, 0, 10, 10).tolist()
+    assert shuffle_rows(7, 3, 4, 10).tolist() == rows[12:16].tolist()
+    assert shuffle_rows(8, 0, 10, 10).tolist() != shuffle_rows(7, 0, 10, 10).tolist()
 
 
-def test_who_is_held_out(tmp_path: Path) -> None:
+def test_held_out_examples_depend_on_the_prompt_alone(tmp_path: Path) -> None:
     file = lines(tmp_path / "t.jsonl", *(pair(f"w1 p{n // 2}", f"w{n % 20}") for n in range(400)))
     made = problems(file, held_out=0.25)
     ours, theirs = ({e.prompt for e in task.examples} for task in (made.task, made.held_out(400)))
     assert not ours & theirs
     assert len(ours | theirs) == 200
     assert 0.15 < len(theirs) / 200 < 0.35
-    # A hash of the prompt: what else is in the file moves nobody.
+    # A hash of the prompt: other lines of the file do not change a split.
     data = replace(made.data, file="")
     assert all(data.is_held_out(Example(9, prompt, "other")) for prompt in theirs)
     other = lines(tmp_path / "v.jsonl", pair("w9", "w1"), pair("w9", "w2"))
@@ -111,13 +111,13 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("line", HOSTILE, ids=lambda line: line[:30].decode(errors="replace"))
-def test_lines_that_are_no_examples(tmp_path: Path, line: bytes) -> None:
+def test_malformed_lines_are_refused(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "t.jsonl").write_bytes(b'{"prompt": "w1", "completion": "w2"}\n' + line + b"\n")
     with pytest.raises(ValueError, match=HOSTILE[line]):
         read_examples(tmp_path / "t.jsonl")
 
 
-def test_lines_that_do_not_fit_the_denoiser(tmp_path: Path) -> None:
+def test_examples_that_do_not_fit_the_denoiser_are_refused(tmp_path: Path) -> None:
     good = pair("w1", "w2")
     for bad, reason in (
         (pair("w1", "w1 w2 w3 w4 w5"), "line 2: the completion has 6 tokens, more than length = 5"),
@@ -145,7 +145,7 @@ def test_presets_choose_the_data_by_its_kind(tmp_path: Path) -> None:
     assert read('[data]\nkind = "sudoku"\nsize = 4').data == read("[data]\nsize = 4").data
     with pytest.raises(ValueError, match=r"unknown key 'lenght' in \[data\]; did you mean 'length'"):
         read('[data]\nkind = "text"\nlenght = 7')
-    with pytest.raises(ValueError, match=r"data.kind: expected one of 'sudoku', 'text'.*did you mean 'text'"):
+    with pytest.raises(ValueError, match=r"data.kind: expected one of 'sudoku', .*did you mean 'text'"):
         read('[data]\nkind = "texts"')
     with pytest.raises(ValueError, match=r"data.kind: expected one of"):
         read("[data]\nkind = [1]")

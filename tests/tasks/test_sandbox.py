@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from unmask.tasks.sandbox import sandbox
-from unmask.tasks.sandbox.sandbox import Limits, Outcome, missing, run_python
+from unmask.tasks.sandbox.sandbox import Limits, Outcome, find_missing_protection, run_python
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine cannot confine code: it lacks {missing()}")
+pytestmark = pytest.mark.skipif(
+    bool(find_missing_protection()), reason=f"this machine cannot confine code: it lacks {find_missing_protection()}"
+)
 FALSE = "assert False, 'the tests were run'"
 # Roomy by the clock, since whatever else runs on this machine counts; the processor's time is the program's own.
 QUICK = Limits(seconds=2.0, wall=60.0, memory=2**28)
@@ -24,7 +26,7 @@ def attempt(program: str, tests: str = "", limits: Limits = QUICK) -> Outcome:
     return run_python(program, tests, limits)
 
 
-def test_right_and_wrong() -> None:
+def test_passing_and_failing_programs() -> None:
     good = "import collections, math, re\ndef f(x):\n    return math.floor(x) + 1"
     assert attempt(good, "assert f(1.5) == 2").status == "passed"
     wrong = attempt(good, "assert f(1.5) == 3, 'not three'")
@@ -48,7 +50,7 @@ def test_right_and_wrong() -> None:
         "import threading, os\nthreading.Thread(target=lambda: os._exit(0)).start()\nimport time; time.sleep(5)",
     ],
 )
-def test_leaving_early_is_no_pass(program: str) -> None:
+def test_early_exit_is_not_a_pass(program: str) -> None:
     assert attempt(program, FALSE).status == "failed"
 
 
@@ -81,7 +83,7 @@ while todo:
         assert "refused by the sandbox" in attempt(look).error
     assert "refused by the sandbox" in attempt("import ctypes").error
     assert "Permission" in attempt("open('/proc/self/mem', 'rb')").error
-    assert attempt("import os; assert os.read(0, 10) == b''").passed  # what was told is used up
+    assert attempt("import os; assert os.read(0, 10) == b''").passed  # the payload was consumed
 
 
 def test_an_infinite_loop_and_a_long_sleep() -> None:
@@ -98,7 +100,7 @@ def test_an_infinite_loop_and_a_long_sleep() -> None:
 
 def test_memory_output_and_files() -> None:
     assert attempt("x = bytearray(2**30)").status == "memory"
-    assert attempt("print('x' * 10**8)").passed  # to nobody
+    assert attempt("print('x' * 10**8)").passed  # discarded
     assert attempt("open('big', 'wb').write(bytes(2**24))").status in ("files", "failed")
     many = "import time\nfor n in range(2000): open(str(n), 'w').close()\ntime.sleep(30)"
     assert attempt(many).status == "files"
@@ -159,7 +161,7 @@ def _is_ours(pid: str) -> bool:
         return False
 
 
-def test_files_of_others(tmp_path: Path) -> None:
+def test_no_access_to_other_files(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("the secret")
     for program in (
@@ -233,8 +235,8 @@ def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert os.listdir(tmp_path) == []
 
 
-def test_refused_where_it_cannot_be_confined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "missing", lambda: "Landlock")
+def test_untrusted_code_is_refused_without_protection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "find_missing_protection", lambda: "Landlock")
     with pytest.raises(ValueError, match="cannot confine untrusted code here: it needs Landlock"):
         run_python("pass", "")
     assert run_python("x = 1", "assert x == 1", confined=False).passed
@@ -246,7 +248,7 @@ def test_limits_are_checked() -> None:
         Limits(memory=0)
 
 
-def test_a_filter_without_conditions_refuses() -> None:
+def test_seccomp_filter_refuses_by_default() -> None:
     """The BPF program, interpreted: sockets and forks are refused, threads and everything else allowed."""
     from unmask.tasks.sandbox.guard import ARCHITECTURES, NUMBERS, filter_for
 

@@ -16,31 +16,31 @@ import torch
 from support.text_problems import Truthful, tiny
 from unmask.cli.evaluate import evaluate_command
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Problems, Task, View
+from unmask.decoding.protocols import Task, View
 from unmask.denoisers.checkpoint import save_denoiser
 from unmask.evaluation.evaluate import EvaluationOptions, evaluate
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import PolicyConfig
 from unmask.tasks.arithmetic import MOST_LINES, Arithmetic, Ordered, Sums
-from unmask.tasks.code import INPUTS, Code, outputs
-from unmask.tasks.countdown import Countdown, published, read_problems, solve
-from unmask.tasks.kinds import written_task
-from unmask.tasks.linked_numbers import Link, form, in_digits, steps
-from unmask.tasks.sandbox.sandbox import missing
-from unmask.tasks.text_problems import Problem, Written, WrittenProblems, WrittenTask, digest, split_of
-from unmask.tasks.vocabulary import END, MASK, NUMERALS, PAD, PIECES, VOCABULARY, decode, drawn, encode
+from unmask.tasks.code import INPUTS, Code, interpret
+from unmask.tasks.countdown import Countdown, load_published_digests, read_problems, solve
+from unmask.tasks.kinds import Problems
+from unmask.tasks.linked_numbers import Link, canonical_form, count_steps, use_digits
+from unmask.tasks.sandbox.sandbox import find_missing_protection
+from unmask.tasks.text_problems import Problem, TextProblemKind, TextProblemSet, TextProblemTask, digest, split_of
+from unmask.tasks.vocabulary import END, MASK, NUMERALS, PAD, PIECES, VOCABULARY, decode, draw_tokens, encode
 from unmask.training.denoiser.masked_trainer import random_pattern
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import Learn, learn
 
-KINDS: list[type[Written]] = [Arithmetic, Ordered, Code, Countdown]
+KINDS: list[type[TextProblemKind]] = [Arithmetic, Ordered, Code, Countdown]
 COUNTDOWN = Path(__file__).resolve().parents[3] / "shared" / "data" / "countdown"
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 
 
-def graded(kind: type[Written], prompt: str, text: str, truth: str = "") -> tuple[bool, float]:
+def graded(kind: type[TextProblemKind], prompt: str, text: str, truth: str = "") -> tuple[bool, float]:
     return kind.grade(Problem(prompt, truth, "", ""), text)
 
 
@@ -56,7 +56,7 @@ def test_ids_are_the_documented_ones() -> None:
 
 
 @every_kind
-def test_texts_come_back(kind: type[Written]) -> None:
+def test_encode_decode_round_trip(kind: type[TextProblemKind]) -> None:
     for problem in kind(count=50).corpus:
         for text in (problem.prompt, problem.answer):
             assert decode([*encode(text), END, PAD, MASK]) == text
@@ -64,7 +64,7 @@ def test_texts_come_back(kind: type[Written]) -> None:
 
 
 @pytest.mark.parametrize("ids", [[3, 4], [], [3, PAD, END], [3, MASK, END], [PAD, END]])
-def test_what_has_no_end_or_a_gap_is_no_text(ids: list[int]) -> None:
+def test_decode_requires_an_end_token_and_no_gaps(ids: list[int]) -> None:
     assert decode(ids) is None
 
 
@@ -77,7 +77,7 @@ def test_characters_without_a_token_are_refused() -> None:
 
 
 @every_kind
-def test_problems_are_functions_of_seed_and_index(kind: type[Written]) -> None:
+def test_problems_are_functions_of_seed_and_index(kind: type[TextProblemKind]) -> None:
     forwards = [kind(seed=3).problem(i) for i in range(30)]
     backwards = [kind(seed=3, count=7, split="test").problem(i) for i in reversed(range(30))]
     assert forwards == backwards[::-1]
@@ -86,12 +86,12 @@ def test_problems_are_functions_of_seed_and_index(kind: type[Written]) -> None:
 
 
 @every_kind
-def test_a_longer_corpus_begins_with_the_shorter_one(kind: type[Written]) -> None:
+def test_a_longer_corpus_begins_with_the_shorter_one(kind: type[TextProblemKind]) -> None:
     assert kind(count=40).corpus[:15] == kind(count=15).corpus
 
 
 @every_kind
-def test_splits_share_no_problem(kind: type[Written]) -> None:
+def test_splits_share_no_problem(kind: type[TextProblemKind]) -> None:
     counts = {"train": 200, "validation": 12, "test": 12}
     forms = {split: {p.form for p in kind(count=n, split=split).corpus} for split, n in counts.items()}
     assert not forms["train"] & forms["validation"]
@@ -106,10 +106,10 @@ def test_a_split_is_a_share_of_the_forms() -> None:
 
 
 @pytest.mark.parametrize("kind", [Arithmetic, Ordered])
-def test_arithmetic_is_what_python_makes_of_it(kind: type[Sums]) -> None:
+def test_arithmetic_answers_agree_with_python(kind: type[Sums]) -> None:
     """The working adds up, says what the prompt says, and a quantity has the same value wherever it stands."""
     for problem in kind(count=60, seed=5).corpus:
-        lines, (*working, answers) = problem.prompt.split(";")[:-1], in_digits(problem.answer).split(";")
+        lines, (*working, answers) = problem.prompt.split(";")[:-1], use_digits(problem.answer).split(";")
         values = {name: line[4] for name, line in zip("abcde", working, strict=False)}
         assert answers == "".join(values.values())
         for line, worked in zip(lines, working, strict=True):
@@ -118,7 +118,7 @@ def test_arithmetic_is_what_python_makes_of_it(kind: type[Sums]) -> None:
             assert left == values.get(line[0], line[0]) + line[1:]
 
 
-def test_working_is_freely_worded_and_answers_are_not() -> None:
+def test_only_working_uses_several_notations() -> None:
     """Every notation of a number is as frequent as the others in working and notes; prompts, answers and code are in digits."""
     numerals: Counter[int] = Counter()
     for kind in (Arithmetic, Code):
@@ -126,12 +126,12 @@ def test_working_is_freely_worded_and_answers_are_not() -> None:
             free = re.findall(r"#(.)", problem.answer) if kind is Code else problem.answer.rpartition(";")[0]
             numerals.update(nth for sign in free for nth, row in enumerate(NUMERALS) if sign in row)
             fixed = re.sub(r"#.", "", problem.answer) if kind is Code else problem.answer.rpartition(";")[2]
-            assert in_digits(problem.prompt + fixed) == problem.prompt + fixed
+            assert use_digits(problem.prompt + fixed) == problem.prompt + fixed
     assert sorted(numerals) == [0, 1, 2, 3]
     assert min(numerals.values()) > 0.22 * numerals.total()
 
 
-def test_arithmetic_never_goes_from_left_to_right_and_ordered_sums_always_do() -> None:
+def test_dependencies_of_arithmetic_and_ordered() -> None:
     for problem in Arithmetic(count=40).corpus:
         assert problem.prompt[0] in "bcde"
     for problem in Ordered(count=40).corpus:
@@ -147,41 +147,41 @@ def test_arithmetic_has_every_number_of_lines() -> None:
     assert {p.prompt.count(";") for p in Arithmetic(count=20, least=4, most=4).corpus} == {4}
 
 
-def test_the_same_problem_in_other_words_has_the_same_form() -> None:
+def test_canonical_form_ignores_names_and_line_order() -> None:
     """Renamed and reordered it is the same problem; with another number or another source it is not."""
     links = {"b": Link(None, 2, 5), "a": Link("b", 5, 1), "c": Link("b", 5, 4)}
     renamed = {"e": Link("d", 5, 4), "d": Link(None, 2, 5), "a": Link("d", 5, 1)}
-    assert form(links) == form(renamed)
-    assert form(links) != form({**renamed, "e": Link("d", 5, 3)})
-    assert form(links) != form({**renamed, "e": Link("a", 1, 4)})
+    assert canonical_form(links) == canonical_form(renamed)
+    assert canonical_form(links) != canonical_form({**renamed, "e": Link("d", 5, 3)})
+    assert canonical_form(links) != canonical_form({**renamed, "e": Link("a", 1, 4)})
 
 
-def test_steps_are_counted_by_hand() -> None:
+def test_count_steps() -> None:
     chain = {"c": Link(None, 1, 2), "b": Link("c", 2, 4), "a": Link("b", 4, 5)}
-    assert steps(chain) == 3
-    assert steps({**chain, "a": Link("c", 2, 5)}) == 2
-    assert steps({"b": Link("a", 3, 4), "c": Link("a", 3, 1)}) == 1  # a is told: no link of its own
+    assert count_steps(chain) == 3
+    assert count_steps({**chain, "a": Link("c", 2, 5)}) == 2
+    assert count_steps({"b": Link("a", 3, 4), "c": Link("a", 3, 1)}) == 1  # a is given: no link of its own
 
 
 @every_kind
-def test_what_is_held_out_holds_no_problem_twice(kind: type[Written]) -> None:
+def test_held_out_problems_are_distinct(kind: type[TextProblemKind]) -> None:
     for split in ("validation", "test"):
         held_out = kind(count=60, split=split).corpus
         assert len({problem.form for problem in held_out}) == 60
 
 
-def test_code_does_what_python_does() -> None:
+def test_code_answers_agree_with_python() -> None:
     """The function's run gives what its notes say and what the prompt says of it."""
     for problem in Code(count=60, seed=2).corpus:
         scope: dict = {}
         exec(problem.answer, scope)
-        assert outputs(problem.answer) == tuple(scope["f"](a) for a in INPUTS)
+        assert interpret(problem.answer) == tuple(scope["f"](a) for a in INPUTS)
         run = scope["f"](int(problem.prompt[2]))
-        assert run == tuple(map(int, re.findall(r"#(\d)", in_digits(problem.answer))))
+        assert run == tuple(map(int, re.findall(r"#(\d)", use_digits(problem.answer))))
         values: dict[str, object] = dict(zip("bcde", run, strict=True))
         exec(problem.prompt[:4], values)
-        for told in problem.prompt.split(";")[1:-1]:
-            assert eval(told.replace("=", "=="), values)
+        for relation in problem.prompt.split(";")[1:-1]:
+            assert eval(relation.replace("=", "=="), values)
 
 
 def short(text: str) -> str:
@@ -189,7 +189,7 @@ def short(text: str) -> str:
     return re.sub(r"\b0+(?=\d)", "", text)
 
 
-def test_countdown_adds_up() -> None:
+def test_countdown_answers_reach_the_target() -> None:
     """By rewriting the second equation's borrowed number as the first equation and asking Python."""
     for problem in Countdown(count=60, seed=1).corpus:
         assert set(map(len, re.findall(r"\d+", problem.prompt))) == {3}
@@ -230,14 +230,14 @@ def test_countdown_search_agrees_with_all_expressions() -> None:
 
 
 @every_kind
-def test_the_truth_is_right(kind: type[Written]) -> None:
+def test_the_truth_is_right(kind: type[TextProblemKind]) -> None:
     for problem in kind(count=60).corpus:
         assert kind.grade(problem, problem.answer) == (True, 1.0)
 
 
 @every_kind
-def test_near_misses_of_the_truth_are_wrong(kind: type[Written]) -> None:
-    """One digit or sign changed or dropped; what happens to do the same (code) is told by Python, other words say the same."""
+def test_near_misses_of_the_truth_are_wrong(kind: type[TextProblemKind]) -> None:
+    """One digit or sign changed or dropped. Python decides whether code is equivalent; another notation is no change."""
     checked = 0
     for problem in kind(count=12, seed=9).corpus:
         for place, was in enumerate(problem.answer):
@@ -251,7 +251,7 @@ def test_near_misses_of_the_truth_are_wrong(kind: type[Written]) -> None:
             ):
                 if kind is Code and _same_function(text, problem.answer):
                     continue
-                if issubclass(kind, Sums) and in_digits(text) == in_digits(problem.answer):
+                if issubclass(kind, Sums) and use_digits(text) == use_digits(problem.answer):
                     continue
                 if kind is Countdown and short(text) == short(problem.answer):
                     continue
@@ -314,22 +314,22 @@ RIGHT = "def f(a):\n b=a+3#5\n c=b-4#1\n d=b-3#2\n e=d+1#3\n return b,c,d,e"
         ("", False, 0.0),
     ],
 )
-def test_code_is_judged_by_what_it_does(text: str, exact: bool, share: float) -> None:
-    if not exact and not share and missing():
-        pytest.skip(f"untrusted code cannot be confined here: it needs {missing()}")
+def test_code_is_graded_by_its_outputs(text: str, exact: bool, share: float) -> None:
+    if not exact and not share and find_missing_protection():
+        pytest.skip(f"untrusted code cannot be confined here: it needs {find_missing_protection()}")
     assert graded(Code, "", text, RIGHT) == (exact, pytest.approx(share))
 
 
-def test_code_beyond_the_grammar_is_run_in_the_sandbox() -> None:
-    if missing():
-        pytest.skip(f"untrusted code cannot be confined here: it needs {missing()}")
+def test_code_outside_the_grammar_runs_in_the_sandbox() -> None:
+    if find_missing_protection():
+        pytest.skip(f"untrusted code cannot be confined here: it needs {find_missing_protection()}")
     problem = Problem("", RIGHT, "", "")
     assert Code.grade(problem, "def f(a):\n return a+3,a-1,a/1,a+1") == (True, 1.0)
     assert Code.grade(problem, "def f(a):\n return a+3,a-1,a**2,a+1") == (False, 0.0)
     assert Code.grade(problem, "def f(a):\n return f(a)") == (False, 0.0)  # never ends
 
 
-def test_code_that_only_fits_the_run_is_wrong() -> None:
+def test_code_that_fits_only_the_trace_is_wrong() -> None:
     """In the run a is 2, where a and 4 − a are the same."""
     exact, share = graded(Code, "a#2;", RIGHT.replace("b=a+3", "b=7-a"), RIGHT)
     assert not exact
@@ -378,8 +378,8 @@ def test_countdown_with_equal_numbers() -> None:
 
 
 @every_kind
-def test_a_canvas_hides_the_whole_region_and_nothing_else(kind: type[Written]) -> None:
-    task = WrittenTask.generated(kind(count=20, split="test"))
+def test_a_canvas_hides_the_whole_region_and_nothing_else(kind: type[TextProblemKind]) -> None:
+    task = TextProblemTask.generate(kind(count=20, split="test"))
     canvas = task.canvas([3, 0])
     start = kind.prompt_width
     assert canvas.tokens.shape == (2, kind.prompt_width + kind.lengths[0])
@@ -394,11 +394,11 @@ def test_a_canvas_hides_the_whole_region_and_nothing_else(kind: type[Written]) -
         answer = [*encode(problem.answer), END]
         assert canvas.truth[row, start : start + len(answer)].tolist() == answer
         assert (canvas.truth[row, start + len(answer) :] == PAD).all()
-        assert drawn(canvas.tokens[row, :start].tolist()) == problem.prompt
+        assert draw_tokens(canvas.tokens[row, :start].tolist()) == problem.prompt
 
 
 @every_kind
-def test_training_canvases_ask_for_padding_but_do_not_reveal_it(kind: type[Written]) -> None:
+def test_padding_is_predicted_but_no_candidate(kind: type[TextProblemKind]) -> None:
     """Pre-training hides and asks for the padding behind the end; an order learns on the answer and its end alone."""
     data = kind(count=30)
     canvas = data(2, 8)
@@ -408,9 +408,9 @@ def test_training_canvases_ask_for_padding_but_do_not_reveal_it(kind: type[Writt
         expected = torch.zeros(canvas.tokens.shape[1], dtype=torch.bool)
         expected[kind.prompt_width : kind.prompt_width + length] = True
         assert torch.equal(canvas.candidates[row], expected)
-    asked = torch.stack([random_pattern(data(0, 8), MASK, seed=0, step=step)[0] for step in range(40)]).any(0)
-    assert (data(0, 8).truth[asked] == PAD).any()
-    assert not asked[:, : kind.prompt_width].any()
+    hidden = torch.stack([random_pattern(data(0, 8), MASK, seed=0, step=step)[0] for step in range(40)]).any(0)
+    assert (data(0, 8).truth[hidden] == PAD).any()
+    assert not hidden[:, : kind.prompt_width].any()
     again = kind(count=30)(2, 8)
     assert torch.equal(again.truth, canvas.truth)
     assert not torch.equal(data(3, 8).truth, canvas.truth)
@@ -418,7 +418,7 @@ def test_training_canvases_ask_for_padding_but_do_not_reveal_it(kind: type[Writt
 
 
 @every_kind
-def test_a_denoiser_sees_every_length_and_an_order_its_own(kind: type[Written]) -> None:
+def test_lengths_of_training_canvases(kind: type[TextProblemKind]) -> None:
     whole = kind(count=30)
     for step, length in enumerate(kind.lengths):
         canvas = whole(step, 8)
@@ -426,19 +426,19 @@ def test_a_denoiser_sees_every_length_and_an_order_its_own(kind: type[Written]) 
         own = kind(count=30, length=length)
         assert torch.equal(own(step, 8).truth, canvas.truth)
         assert {own(other, 4).tokens.shape[1] for other in range(4)} == {kind.prompt_width + length}
-        task = WrittenTask.generated(replace(own, split="test"))
-        target = task.canvas([0]).target
+        task = TextProblemTask.generate(replace(own, split="test"))
+        target = task.canvas([0]).truth
         assert target.shape[1] == kind.prompt_width + length
         assert task.verify([0], target).exact.all()
         held_out = own.problems(tiny(kind), "tiny").held_out(2)
         assert held_out.canvas([0]).tokens.shape[1] == kind.prompt_width + length
-    with pytest.raises(ValueError, match=f"length of {kind.name} answers must be one of {kind.lengths[0]}"):
+    with pytest.raises(ValueError, match=f"length of {kind.kind} answers must be one of {kind.lengths[0]}"):
         kind(length=17)
 
 
 @every_kind
-def test_the_verifier_reads_up_to_the_end(kind: type[Written]) -> None:
-    task = WrittenTask.generated(kind(count=4, split="test"))
+def test_verifier_stops_at_the_end_token(kind: type[TextProblemKind]) -> None:
+    task = TextProblemTask.generate(kind(count=4, split="test"))
     answer = task.canvas([0] * 5).truth.clone()
     start = kind.prompt_width
     end = int((answer[0] == END).int().argmax())
@@ -452,33 +452,33 @@ def test_the_verifier_reads_up_to_the_end(kind: type[Written]) -> None:
 
 
 @every_kind
-def test_rollouts_are_judged_as_answers_are(kind: type[Written]) -> None:
+def test_judge_agrees_with_the_verifier(kind: type[TextProblemKind]) -> None:
     """What training calls right, from the canvases alone, is what the verifier calls right."""
     data = kind(count=6, seed=3)
     problems = data.problems(tiny(kind), "tiny")
-    task = WrittenTask(data, data.corpus, "the same")
+    task = TextProblemTask(data, data.corpus, "the same")
     canvas = data(0, 6)
     tokens = canvas.truth.clone()
     tokens[1, data.prompt_width] = encode("+")[0]
     tokens[2, data.prompt_width :] = torch.where(
         tokens[2, data.prompt_width :] == END, PAD, tokens[2, data.prompt_width :]
     )
-    other = in_digits(data.corpus[3].answer)
+    other = use_digits(data.corpus[3].answer)
     tokens[3, data.prompt_width : data.prompt_width + len(encode(other))] = torch.tensor(encode(other))
     assert problems.judge is not None
     assert problems.judge(canvas.truth, tokens).tolist() == [True, False, False, True, True, True]
     assert torch.equal(problems.judge(canvas.truth, tokens), task.verify(range(6), tokens).exact)
 
 
-def test_a_training_asks_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_uses_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every free-running rollout, whatever its tokens; what is paid is what the judge says."""
-    asked: list[int] = []
+    judged: list[int] = []
 
-    def all_but_the_first(problems: WrittenProblems, target: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        asked.append(len(tokens))
+    def all_but_the_first(problems: TextProblemSet, target: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        judged.append(len(tokens))
         return torch.arange(len(tokens)) > 0
 
-    monkeypatch.setattr(WrittenProblems, "judge", all_but_the_first)
+    monkeypatch.setattr(TextProblemSet, "judge", all_but_the_first)
     save_denoiser(tiny(Arithmetic), tmp_path / "denoiser")
     training = PolicyTraining(
         steps=1, prompts=2, group=2, reward="terminal", advantage="trajectory", validate=2, validate_every=1
@@ -486,14 +486,14 @@ def test_a_training_asks_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     data = Arithmetic(count=8, length=40)
     config = Learn(str(tmp_path / "denoiser"), PolicyConfig(kind="mlp", width=8), data=data, training=training)
     (record,) = learn(config, tmp_path / "run")
-    assert asked == [4]
+    assert judged == [4]
     assert record["dead_groups"] == 0.5  # the second group is right throughout: nothing to compare
 
 
 @every_kind
-def test_evaluate_decodes_and_judges(kind: type[Written]) -> None:
+def test_evaluate_text_problems(kind: type[TextProblemKind]) -> None:
     """A tiny denoiser with random weights; and the same one, made to say the truth, solves everything in any order."""
-    task = WrittenTask.generated(kind(count=3, split="test"))
+    task = TextProblemTask.generate(kind(count=3, split="test"))
     assert isinstance(task, Task)
     orders = {name: load_scheduler(name) for name in ("confidence", "gt_logp")}
     report = evaluate(task, tiny(kind), orders, options=EvaluationOptions(batch=2))
@@ -505,12 +505,12 @@ def test_evaluate_decodes_and_judges(kind: type[Written]) -> None:
     assert all(row.exact == 1 and row.cell == 1 for row in truth.rows)
 
 
-def test_one_step_at_a_time_the_order_decides() -> None:
+def test_order_decides_accuracy_at_one_token_per_step() -> None:
     """Who can do one step at a time solves every problem in an order of dependence, and few not from left to right.
 
     That reasoner is sure what to say and not how: the order of confidence puts its guesses at answers before its working.
     """
-    task = WrittenTask.generated(Arithmetic(count=12, split="test"))
+    task = TextProblemTask.generate(Arithmetic(count=12, split="test"))
     orders = {name: load_scheduler(name) for name in ("left_to_right", "random", "confidence", "entropy")}
     report = evaluate(task, OneStep(), {**orders, "meaning": meaning}, options=EvaluationOptions(likelihood=False))
     assert report.row("meaning").exact == 1
@@ -519,7 +519,7 @@ def test_one_step_at_a_time_the_order_decides() -> None:
 
 def meaning(view: View) -> torch.Tensor:
     """How sure it is of what a token says, in whatever notation; answers after all working."""
-    same = [encode(in_digits(piece))[0] for piece in PIECES]
+    same = [encode(use_digits(piece))[0] for piece in PIECES]
     says = torch.zeros(VOCABULARY, VOCABULARY).index_put(
         (torch.arange(3, VOCABULARY), torch.tensor(same)), torch.tensor(1.0)
     )
@@ -552,8 +552,8 @@ class OneStep:
     def written(ids: list[int]) -> list[list[str]]:
         """What may stand in each place of the answer as far as one step tells."""
         start = Arithmetic.prompt_width
-        lines = drawn(ids[:start]).split(";")[:-1]
-        now = [in_digits(drawn([token])) for token in ids[start:]]
+        lines = draw_tokens(ids[:start]).split(";")[:-1]
+        now = [use_digits(draw_tokens([token])) for token in ids[start:]]
         results = dict(zip("abcde", (now[6 * nth + 4] for nth in range(len(lines))), strict=False))
         out: list[list[str]] = []
         for nth, (source, sign, amount) in enumerate(lines):
@@ -576,8 +576,8 @@ def _in_every_notation(digits: Iterable[str]) -> list[str]:
     return [row[int(digit) - 1] for digit in digits for row in NUMERALS]
 
 
-def test_drawing_shows_what_is_hidden() -> None:
-    task = WrittenTask.generated(Arithmetic(count=2, split="test"))
+def test_draw_shows_hidden_tokens() -> None:
+    task = TextProblemTask.generate(Arithmetic(count=2, split="test"))
     canvas = task.canvas([0])
     shown = task.draw(0, canvas.tokens[0]).splitlines()
     assert shown == [task.problems[0].prompt, "_" * Arithmetic.lengths[0]]
@@ -595,12 +595,12 @@ def test_drawing_shows_what_is_hidden() -> None:
         (lambda: Arithmetic(most=MOST_LINES + 1), f"3 <= least <= most <= {MOST_LINES}"),
     ],
 )
-def test_bad_data_is_refused_before_anything_is_made(make, message: str) -> None:
+def test_invalid_options_are_refused_on_construction(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_split_without_problems_is_refused_not_awaited() -> None:
+def test_an_empty_split_is_refused() -> None:
     """A corpus of one problem: the other splits stay empty."""
     here = split_of("the only one")
     other = next(split for split in ("train", "validation", "test") if split != here)
@@ -610,8 +610,8 @@ def test_a_split_without_problems_is_refused_not_awaited() -> None:
 
 
 @dataclass(frozen=True)
-class OnlyOne(Written):
-    name = "lonely"
+class OnlyOne(TextProblemKind):
+    kind = "lonely"
 
     def problem(self, index: int) -> Problem:
         return Problem("1", "1", "", "the only one")
@@ -622,7 +622,7 @@ class OnlyOne(Written):
 
 
 @every_kind
-def test_what_an_order_is_learned_on(kind: type[Written]) -> None:
+def test_training_problems_and_held_out_problems(kind: type[TextProblemKind]) -> None:
     data = kind(count=12, seed=4)
     problems = data.problems(tiny(kind), "tiny")
     assert isinstance(problems, Problems)
@@ -634,13 +634,13 @@ def test_what_an_order_is_learned_on(kind: type[Written]) -> None:
     with pytest.raises(ValueError, match="a split other than train"):
         problems.held_out(3, "train")
     other = next(one for one in KINDS if one.shape() != kind.shape())
-    with pytest.raises(ValueError, match=f"tiny is not a denoiser of {kind.name} problems: expected max_length"):
+    with pytest.raises(ValueError, match=f"tiny is not a denoiser of {kind.kind} problems: expected max_length"):
         data.problems(tiny(other), "tiny")
 
 
 @every_kind
-def test_pretraining_by_preset_ends_in_a_denoiser_that_evaluate_takes(kind: type[Written], tmp_path: Path) -> None:
-    config = load_preset(kind.name, Pretrain, "pretrain")
+def test_pretrain_then_evaluate(kind: type[TextProblemKind], tmp_path: Path) -> None:
+    config = load_preset(kind.kind, Pretrain, "pretrain")
     assert isinstance(config.data, kind)
     assert config.data.split == "train"
     short = replace(
@@ -652,9 +652,9 @@ def test_pretraining_by_preset_ends_in_a_denoiser_that_evaluate_takes(kind: type
     records = list(pretrain(short, tmp_path / "run"))
     assert [record["step"] for record in records] == [1, 2]
     out = tmp_path / "report.json"
-    evaluate_command(task=kind.name, denoiser=str(tmp_path / "run"), limit=3, schedulers="confidence,gt_logp", json=out)
+    evaluate_command(task=kind.kind, denoiser=str(tmp_path / "run"), limit=3, schedulers="confidence,gt_logp", json=out)
     report = json.loads(out.read_text())
-    assert (report["task"], report["n"]) == (kind.name, 3)
+    assert (report["task"], report["n"]) == (kind.kind, 3)
     assert [row["scheduler"] for row in report["rows"]] == ["confidence", "gt_logp"]
     with pytest.raises(ValueError, match="the model does not fit"):
         replace(config, model=replace(config.model, max_length=81))
@@ -668,14 +668,14 @@ def test_pretraining_by_preset_ends_in_a_denoiser_that_evaluate_takes(kind: type
         ({"task": "code", "denoiser": "sudoku-4x4"}, "sudoku-4x4 is not a denoiser of code problems"),
     ],
 )
-def test_what_evaluate_refuses(options: dict, message: str) -> None:
+def test_errors_of_evaluate(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evaluate_command(**options)
 
 
 def test_only_countdown_has_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there are no files of code problems"):
-        written_task("code", 3, tmp_path / "some.jsonl")
+        Code.read(tmp_path / "some.jsonl", 3)
 
 
 # Files of Countdown problems
@@ -723,18 +723,20 @@ def test_no_file_and_an_empty_one(tmp_path: Path) -> None:
         read_problems(tmp_path / "empty.jsonl")
 
 
-def test_published_problems_are_for_tests_alone() -> None:
+def test_published_problems_are_in_the_test_split() -> None:
     """A problem that stands in a published file is never trained on or validated with, whatever its writing and its hash."""
     numbers, target = (30, 100, 93), 23  # d1's first
     wrong = [split for split in ("train", "validation") if split_of(f"{sorted(numbers)} {target}") == split]
     assert wrong, "choose a published problem whose hash says something else than test"
     for written in ("30,100,93?23", "93,30,100?23"):
         problem = Problem(written, "", "", f"{sorted(numbers)} {target}")
-        assert Countdown().belongs(problem) == "test"
+        assert Countdown().split_for(problem) == "test"
     free = Problem("1,2,3?6", "", "", "[1, 2, 3] 6")
-    assert Countdown().belongs(free) == split_of(free.form)
+    assert Countdown().split_for(free) == split_of(free.form)
     kept = {split: Countdown(count=400, split=split).corpus for split in ("train", "validation", "test")}
-    known = {split: sum(digest(p.form).hex() in published() for p in corpus) for split, corpus in kept.items()}
+    known = {
+        split: sum(digest(p.form).hex() in load_published_digests() for p in corpus) for split, corpus in kept.items()
+    }
     assert known["train"] == known["validation"] == 0 < known["test"]
 
 
@@ -746,4 +748,4 @@ def test_the_published_files(name: str, count: int) -> None:
     task = read_problems(file)
     assert len(task) == count
     assert task.verify(range(count), task.canvas(range(count)).truth).exact.all()
-    assert {Countdown().belongs(problem) for problem in task.problems} == {"test"}
+    assert {Countdown().split_for(problem) for problem in task.problems} == {"test"}

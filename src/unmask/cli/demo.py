@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unmask.cli.evaluate import HEURISTICS, show_evaluation
+from unmask.cli.evaluate import show_evaluation
 from unmask.cli.finetune import show_tuning
 from unmask.cli.pretrain import show_pretraining
 from unmask.cli.shell import console
@@ -19,6 +19,7 @@ from unmask.report.terminal import tables as terminal
 from unmask.report.traces import record as trace
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
+from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.denoiser.second_stage import SecondStage

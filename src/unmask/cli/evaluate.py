@@ -6,31 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from unmask.cli.shell import FIRST, console, progress_bar, quote_command, require_new_folder, require_writable
-from unmask.cli.sudoku import load_for_boards
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler, Task
-from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import EvaluationOptions, Report, evaluate, load_schedulers
-from unmask.generation.text_canvas import load_tokenizer
 from unmask.report import cases
 from unmask.report.terminal import tables as terminal
 from unmask.report.traces import record as trace
 from unmask.runs.config import Count, config
-from unmask.runs.names import did_you_mean
 from unmask.runs.processes import current_group
 from unmask.schedulers.loading import load_scheduler
-from unmask.tasks.jsonl import TextData
-from unmask.tasks.kinds import WRITTEN, written_task
-from unmask.tasks.sources import KINDS
-from unmask.tasks.sudoku.task import SudokuTask
-from unmask.tasks.vocabulary import drawn
-
-READ = ("text", "antibody")
-TEXT_LENGTH = 4096
-"""Tokens of a completion; the denoiser's own limit applies as well."""
-HEURISTICS = ("random", "left_to_right", "confidence", "margin", "entropy", "expert")
-Loaded = tuple[Any, Task, trace.About]
-"""The denoiser, problems that fit it, and how a trace shows them."""
+from unmask.tasks.kinds import EvaluationRequest, evaluation_set, find_kind
 
 
 @config
@@ -44,14 +29,15 @@ class Evaluate:
     """
 
     task: str = "sudoku"
-    """The kind of problem: sudoku, arithmetic, ordered, code, countdown, text or antibody."""
+    """The kind of problem: sudoku, arithmetic, ordered, code, countdown, text, antibody, or a plug-in's."""
     data: Path | None = None
     """A CSV file of puzzles, or JSON lines of Countdown problems; without it, generated ones of the test split. For text, JSON
     lines of prompts and completions, of which the length is given; a CSV file of antibodies, of which the test side counts."""
     denoiser: str = "sudoku-9x9"
     """A shipped name, a folder (or the run that trained it), or a hub id."""
-    schedulers: tuple[str, ...] = HEURISTICS
-    """Names separated by commas; options after colons, as in top_k_random:k=3; sas is the denoiser's learned policy."""
+    schedulers: tuple[str, ...] = ()
+    """Names separated by commas; options after colons, as in top_k_random:k=3; sas is the denoiser's learned policy. By default
+    the heuristics that suit the task."""
     blocks: tuple[Count, ...] = ()
     """Block sizes for semi-autoregressive decoding; several give several rows."""
     steps: tuple[Count, ...] = ()
@@ -81,10 +67,12 @@ class Evaluate:
 
     def run(self) -> None:
         self._check_outputs()
-        model, problems, about = self._load()
-        names = self.schedulers
-        if self.task != "sudoku" and names == HEURISTICS:
-            names = names[:-1]  # the expert is one at Sudoku
+        found = evaluation_set(
+            self.task, self.denoiser, EvaluationRequest(self.data, self.limit, self.seed, self.clues)
+        )
+        model, problems = found.denoiser, found.task
+        about = trace.About(self.task, self.denoiser, found.label_token, found.grid)
+        names = self.schedulers or find_kind(self.task).schedulers
         schedulers = load_schedulers(names, lambda name: load_scheduler(name, model, self.denoiser))
         options = EvaluationOptions(
             self.denoiser, self.baseline, batch=self.batch, seed=self.seed, likelihood=self.nll
@@ -118,53 +106,13 @@ class Evaluate:
 
     def _check_outputs(self) -> None:
         """Before minutes of work, not after."""
-        known = ("sudoku", *WRITTEN, *READ)
-        if self.task not in known:
-            near = did_you_mean(self.task, known)
-            raise ValueError(f"no task {self.task!r}: expected one of {', '.join(known)}{near}")
-        if self.clues is not None and self.task != "sudoku":
-            raise ValueError(f"--clues is for Sudoku: {self.task} problems have none")
+        find_kind(self.task)
         if self.json is not None:
             if self.data is not None and self.json.resolve() == self.data.resolve():
                 raise ValueError(f"--json would overwrite the puzzles in {self.data}: name another file")
             require_writable(self.json, '"task"')
         if self.traces is not None:
             require_new_folder(self.traces)
-
-    def _load(self) -> Loaded:
-        if self.task == "sudoku":
-            return self._load_boards()
-        if self.task in READ:
-            return self._load_file()
-        model = load_denoiser(self.denoiser)
-        WRITTEN[self.task].check(model, self.denoiser)
-        problems = written_task(self.task, self.limit, self.data, self.seed)
-        return model, problems, trace.About(self.task, self.denoiser, lambda token: drawn([token]))
-
-    def _load_boards(self) -> Loaded:
-        model, size = load_for_boards(self.denoiser)
-        if self.data is not None:
-            problems = SudokuTask.read(self.data, self.limit)
-        else:
-            problems = SudokuTask.generated(self.limit, size, self.clues, "test", self.seed)
-        if problems.size != size:
-            got = f"{problems.size}x{problems.size}"
-            raise ValueError(f"{self.denoiser} decodes {size}x{size} boards, but the puzzles are {got}")
-        return model, problems, trace.about_boards(size, self.denoiser)
-
-    def _load_file(self) -> Loaded:
-        """Problems that are read from a file and tokenised: all of a text, the test side of antibodies."""
-        if self.data is None:
-            raise ValueError(f"{self.task} is read from a file: name it with --data")
-        model, file = load_denoiser(self.denoiser), str(self.data)
-        if self.task == "text":
-            data: Any = TextData(file=file, length=TEXT_LENGTH, pads="left_out", held_out=0.0, seed=self.seed)
-        else:
-            data = KINDS[self.task](file=file)
-        split = file if self.task == "text" else "test"
-        problems = data.problems(model, self.denoiser).held_out(self.limit, split)
-        tokenizer = load_tokenizer(self.denoiser)
-        return model, problems, trace.About(self.task, self.denoiser, lambda token: tokenizer.decode([token]))
 
 
 def show_evaluation(

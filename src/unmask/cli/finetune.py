@@ -11,7 +11,6 @@ from unmask.cli.pretrain import shorten
 from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
 from unmask.cli.train import read_from
 from unmask.runs.presets import load_preset
-from unmask.tasks.sources import problem_count
 from unmask.training.denoiser.second_stage import SecondStage, alternate, finetune
 from unmask.training.policy.run import Learn
 
@@ -76,7 +75,7 @@ class Finetune:
 def show_tuning(config: SecondStage, out: Path, resume: bool) -> None:
     """The second stage with two progress lines: orders, canvases. Prints its effect on held-out problems."""
     with progress_bar("{task.description}", "canvases") as progress:
-        drawing = progress.add_task("decoding orders", total=problem_count(config.data))
+        drawing = progress.add_task("decoding orders", total=config.data.problem_count)
         bar = progress.add_task("tuning", total=config.training.steps * config.training.batch)
         for record in finetune(config, out, resume, lambda count: progress.update(drawing, advance=count)):
             if "on_path" in record:

@@ -28,6 +28,7 @@ from unmask.report.traces import record as trace
 from unmask.runs.config import Seed, config
 from unmask.schedulers.loading import list_policies, load_scheduler
 from unmask.tasks.sudoku import TECHNIQUES, count_solutions, format_board, hardest, parse, read_csv, solve, write_csv
+from unmask.tasks.sudoku.source import board_size
 from unmask.tasks.sudoku.task import SudokuTask
 
 BOARDS = (16, 36, 81)
@@ -322,7 +323,4 @@ def read_board(text: str) -> tuple[np.ndarray, np.ndarray]:
 def load_for_boards(name: str) -> tuple[Any, int]:
     """A denoiser and the size of the boards it fills."""
     model = load_denoiser(name)
-    size = round(model.config.max_length**0.5)
-    if (model.config.max_length, model.config.vocab_size, model.mask_id) != (size * size, size + 1, 0):
-        raise ValueError(f"{name} is not a denoiser of Sudoku boards: expected digits 1..n, and 0 for a hidden cell")
-    return model, size
+    return model, board_size(model, name)

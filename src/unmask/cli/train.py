@@ -13,18 +13,12 @@ from unmask.cli.pretrain import shorten
 from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
-from unmask.tasks.sources import require_kind, require_task, with_file
+from unmask.tasks.kinds import find_kind, find_preset, require_kind
 from unmask.training.cost.preflight import Needs
 from unmask.training.policy.run import Learn, learn
 from unmask.training.policy.trainer import kept_step
 
 C = TypeVar("C", bound=Any)
-TASK_PRESETS = {
-    "sudoku": "sas-sudoku-9x9-imperfect",
-    "text": "sas-text",
-    "antibody": "sas-antibody-sapiens-h",
-}
-"""How an order is learned where no preset is named."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +51,8 @@ class Train:
     def from_words(cls, words: Sequence[str]) -> Any:
         preset, task = find_option(words, "--preset"), find_option(words, "--task")
         if task is not None:
-            require_task(task)
-        if preset is None and (task or "sudoku") not in TASK_PRESETS:
-            raise ValueError(f"no preset goes with the task {task} by itself: name one with --preset")
-        config = load_preset(preset or TASK_PRESETS[task or "sudoku"], Learn, "train")
+            find_kind(task)
+        config = load_preset(preset or find_preset(task), Learn, "train")
         if task is not None:
             require_kind(config.data, task)
         return with_config(cls, config)
@@ -75,7 +67,7 @@ class Train:
 
 def read_from(config: C, file: Path | None) -> C:
     """The configuration with another file of problems, where one is given."""
-    return config if file is None else replace(config, data=with_file(config.data, str(file)))
+    return config if file is None else replace(config, data=config.data.with_file(str(file)))
 
 
 def show_learning(config: Learn, out: Path, resume: bool) -> None:

@@ -363,27 +363,4 @@ class Task(Protocol):
     def draw(self, row: int, tokens: Int[Tensor, "L"]) -> str: ...
 
 
-Judge = Callable[[Int[Tensor, "B L"], Int[Tensor, "B L"]], Bool[Tensor, "B"]]
-"""``judge(target, tokens)``: which finished canvases answer their problems right. There may be other answers than the target."""
-
-
-@runtime_checkable
-class Problems(Protocol):
-    """What a run trains on, made for one denoiser. Called with a step and a count it returns that step's canvases, always the same.
-
-    ``held_out`` are other problems, for choosing and measuring; ``which`` is a preset's ``validation`` and means what the kind of
-    data says. ``fixed`` is every training canvas at once, for the second stage; ``vary``, where it is not None, shows canvases
-    and their orders under symmetries (:data:`unmask.training.denoiser.path_masks.Vary`). ``judge``, where it is not None, says
-    which answers to the training canvases are right; where it is None, only the target is.
-    """
-
-    @property
-    def vary(self) -> Callable[..., Any] | None: ...
-    @property
-    def judge(self) -> Judge | None: ...
-    def __call__(self, step: int, count: int, /) -> Canvas: ...
-    def held_out(self, count: int, which: str | None = None) -> Task: ...
-    def fixed(self) -> Canvas: ...
-
-
 Observe = Callable[[View], dict[str, Tensor]]

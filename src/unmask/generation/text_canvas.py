@@ -30,6 +30,7 @@ from torch import Tensor
 from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.denoisers.lora import base_of, has_adapter
 from unmask.denoisers.masked_lm import silence_transformers
+from unmask.generation.alignment import align_rows
 
 Prompt = str | Sequence[Mapping[str, str]]
 """A text, or the turns of a conversation: ``[{"role": "user", "content": "…"}, …]``."""
@@ -245,23 +246,7 @@ def _with_specials(tokenizer: Tokenizer, text: str, ids: list[int]) -> tuple[lis
 
 def _align(denoiser: Denoiser, rows: Sequence[tuple[list[int], list[int], list[int]]]) -> TextCanvas:
     """Rows of (before, region, after), padded on both sides so that all regions begin in one column."""
-    start = max(len(before) for before, _, _ in rows)
-    width = start + max(len(region) + len(after) for _, region, after in rows)
-    filler = denoiser.pad_id if denoiser.pad_id is not None else (denoiser.end_ids or (0,))[0]
-    tokens = torch.full((len(rows), width), filler)
-    attention, region = (torch.zeros(len(rows), width, dtype=torch.bool) for _ in range(2))
-    for number, parts in enumerate(rows):
-        ids = [token for part in parts for token in part]
-        first = start - len(parts[0])
-        tokens[number, first : first + len(ids)] = torch.tensor(ids, dtype=torch.long)
-        attention[number, first : first + len(ids)] = True
-        region[number, start : start + len(parts[1])] = True
-    vocabulary = getattr(getattr(denoiser, "config", None), "vocab_size", None)
-    if vocabulary is not None and int(tokens.max()) >= vocabulary:
-        raise ValueError(
-            f"the tokenizer gives the id {int(tokens.max())}, but the denoiser's embedding has {vocabulary} rows: "
-            "name the tokenizer that the denoiser was trained with"
-        )
+    tokens, attention, region, start = align_rows(denoiser, rows)
     device = getattr(denoiser, "device", torch.device("cpu"))
     return TextCanvas(tokens.to(device), attention.to(device), region.to(device), start)
 

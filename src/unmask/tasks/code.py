@@ -1,4 +1,4 @@
-"""A Python function from one run of it, whose numbers are told relative to each other, scored by running it.
+"""Reconstruct a Python function from one execution trace, whose numbers are given relative to each other; scored by running it.
 
 ::
 
@@ -11,10 +11,10 @@
      e=d+1#Ⅲ
      return b,c,d,e
 
-The prompt relates the numbers to each other in any order (:mod:`unmask.tasks.linked_numbers`); a line of code takes its variable from the
-one before, so both of them must be known to write it. The comments say what the line gave in that run, in any of four notations.
-They are notes: not graded, but the only place to put down a number that other lines need. A program is right if it does what the
-hidden one does for every input from 0 to 9.
+The prompt relates the numbers to each other in any order (:mod:`~unmask.tasks.linked_numbers`); a line of code computes its
+variable from the previous one, so both must be known to write it. A comment holds the value of its line in that run, in any of four
+notations: not graded, but the only place to write down a number that other lines need. A program is right if it agrees with the
+hidden one on every input from 0 to 9.
 """
 
 from __future__ import annotations
@@ -26,34 +26,36 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from unmask.tasks.linked_numbers import LARGEST, Link, linked, source_of, steps, worded
+from unmask.tasks.expressions import evaluate_expression
+from unmask.tasks.linked_numbers import LARGEST, Link, choose_source, count_steps, draw_link, write_number
 from unmask.tasks.sandbox.sandbox import Limits, run_python
-from unmask.tasks.text_problems import Problem, Written
+from unmask.tasks.text_problems import Problem, TextProblemKind
 
 INPUT, NAMES = "a", "bcde"
 """The parameter; the variable of the first line, the second, …"""
 HEAD, TAIL = "def f(a):", "\n return b,c,d,e"
 INPUTS = tuple(range(10))
-"""What programs are compared on."""
-OPERATORS: dict[type, Callable[[int, int], int]] = {
+"""Programs are compared on these."""
+OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
 }
 LONGEST = 96
-"""Characters of a program that is run at all."""
+"""Characters of a program; a longer one is wrong without being run."""
 LIMITS = Limits(seconds=2.0, memory=2**28)
 
 Values = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Code(Written):
+class Code(TextProblemKind):
     """Functions of four lines."""
 
-    name: ClassVar[str] = "code"
     prompt_width: ClassVar[int] = 4 + 6 * len(NAMES)
     lengths: ClassVar[tuple[int, ...]] = (40, 48, 56)
 
@@ -66,27 +68,27 @@ class Code(Written):
         while not values or any(values[name] == values[after] for name, after in pairwise(INPUT + NAMES)):
             values = {INPUT: rng.randint(1, LARGEST)}
             for name in rng.sample(NAMES, len(NAMES)):
-                source = source_of(rng, list(values))
-                links[name] = linked(rng, source, values[source])
+                source = choose_source(rng, list(values))
+                links[name] = draw_link(rng, source, values[source])
                 values[name] = links[name].value
         prompt, program = f"{INPUT}={values[INPUT]};", HEAD
         for before, name in pairwise(INPUT + NAMES):
-            asked = links[name]
+            given = links[name]
             line = Link(before, values[before], values[name])
-            prompt += f"{name}={asked.source}{asked.sign}{asked.amount};"
-            program += f"\n {name}={before}{line.sign}{line.amount}#{worded(rng, line.value)}"
-        return Problem(prompt, program + TAIL, f"{steps(links)} steps", prompt)
+            prompt += f"{name}={given.source}{given.sign}{given.amount};"
+            program += f"\n {name}={before}{line.sign}{line.amount}#{write_number(rng, line.value)}"
+        return Problem(prompt, program + TAIL, f"{count_steps(links)} steps", prompt)
 
     @staticmethod
     def grade(problem: Problem, text: str) -> tuple[bool, float]:
-        """Right: the function of the problem, for every input. The share is that of the returned numbers that are the same.
+        """Right: the same outputs for every input. The share counts the returned numbers that are equal.
 
-        A program beyond the interpreter's means (``a/1``, ``a**2``) is run in the sandbox, and right or wrong as a whole.
+        A program that :func:`interpret` does not cover (``a/1``, ``a**2``) runs in the sandbox, and is right or wrong as a whole.
         """
-        expected, got = outputs(problem.answer), outputs(text)
+        expected, got = interpret(problem.answer), interpret(text)
         assert expected is not None, f"expected an answer of the grammar, got {problem.answer!r}"
         if got is None:
-            right = is_function(text) and runs_right(text, expected)
+            right = is_function(text) and passes_in_sandbox(text, expected)
             return right, float(right)
         if got == expected:
             return True, 1.0
@@ -96,7 +98,7 @@ class Code(Written):
 
 
 def is_function(program: str) -> bool:
-    """Whether a text is one definition of f in Python, whatever it does."""
+    """Whether a text is exactly one Python definition of f."""
     if not program.startswith(HEAD) or len(program) > LONGEST:
         return False
     try:
@@ -106,35 +108,35 @@ def is_function(program: str) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def runs_right(program: str, expected: tuple[Values, ...]) -> bool:
-    """Run a program that nobody trusts; right if it gives what is expected for every input, within the limits."""
+def passes_in_sandbox(program: str, expected: tuple[Values, ...]) -> bool:
+    """Run an untrusted program: whether it returns the expected values for every input, within the limits."""
     tests = f"for a, values in zip({INPUTS!r}, {expected!r}): assert f(a) == values"
     return run_python(program, tests, LIMITS).passed
 
 
 @lru_cache(maxsize=8192)
-def outputs(program: str) -> tuple[Values, ...] | None:
-    """f(a) for every input; None where there is more in the program than whole numbers, names, + − *, assignments and a return.
+def interpret(program: str) -> tuple[Values, ...] | None:
+    """f(a) for every input; None for programs with more than whole numbers, names, + − *, assignments and a return.
 
-    The program is interpreted here, not executed: thousands of answers are graded in the time of one process.
+    Interpreted, not executed: thousands of answers are graded in the time of one sandbox process.
     """
     if not is_function(program):
         return None
     function = ast.parse(program).body[0]
     assert isinstance(function, ast.FunctionDef)
     try:
-        return tuple(_returned(function.body, {INPUT: a}) for a in INPUTS)
-    except (ValueError, NameError, RecursionError):
+        return tuple(_run_body(function.body, {INPUT: a}) for a in INPUTS)
+    except (ValueError, RecursionError):
         return None
 
 
-def _returned(body: Sequence[ast.stmt], names: dict[str, int]) -> Values:
+def _run_body(body: Sequence[ast.stmt], names: dict[str, int]) -> Values:
     for statement in body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                names[name] = _value(value, names)
+                names[name] = _evaluate(value, names)
             case ast.Return(value=ast.Tuple(elts=parts)):
-                return tuple(_value(part, names) for part in parts)
+                return tuple(_evaluate(part, names) for part in parts)
             case _:
                 raise ValueError(
                     f"expected an assignment or the return of several numbers, got {ast.unparse(statement)!r}"
@@ -142,18 +144,5 @@ def _returned(body: Sequence[ast.stmt], names: dict[str, int]) -> Values:
     raise ValueError("the function returns nothing")
 
 
-def _value(node: ast.expr, names: dict[str, int]) -> int:
-    match node:
-        case ast.Constant(value=int() as value) if not isinstance(value, bool):
-            return value
-        case ast.Name(id=name):
-            if name not in names:
-                raise NameError(name)
-            return names[name]
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, names)
-        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return _value(operand, names)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            return OPERATORS[type(op)](_value(left, names), _value(right, names))
-    raise ValueError(f"expected whole numbers, names and + - *, got {ast.unparse(node)!r}")
+def _evaluate(node: ast.expr, names: dict[str, int]) -> int:
+    return evaluate_expression(node, OPERATORS, int, names)

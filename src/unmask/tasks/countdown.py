@@ -5,18 +5,17 @@
     015,044,079?050              prompt
     044-015=029,079-029=050      answer: two equations, the second of which uses the result of the first
 
-Numbers are written with at least three digits, so that nearly every digit has its column.
+Numbers are written with at least three digits, so that nearly every digit has a fixed column.
 
-An answer is right if its equations are, if they use each given number and the result of every equation but the last exactly once,
-and if the last one gives the target; which way it goes does not matter. One expression such as ``79-(44-15)`` is graded too.
-Generated answers stay among the whole numbers from 1 on.
+An answer is right if its equations are correct, use each given number and the result of every equation but the last exactly once,
+and the last one gives the target. Any solution counts. One expression such as ``79-(44-15)`` is graded too. Generated answers use
+whole numbers from 1 on.
 
-Published files are JSON lines of two kinds, told apart by themselves: ``{"input": "30,100,93", "output": "23"}`` (d1: the output is
-the target) and ``{"input": "15,44,79,50", "output": "44-15=29,79-29=50"}`` (PC-Sampler: the last number of the input is the
-target).
+Published files are JSON lines of two formats, which are detected: ``{"input": "30,100,93", "output": "23"}`` (d1: the output is the
+target) and ``{"input": "15,44,79,50", "output": "44-15=29,79-29=50"}`` (PC-Sampler: the last number of the input is the target).
 
-Every problem of these two files, but for its writing, belongs to the test split of the generated ones: what is trained on, or
-validated with, is in neither. ``countdown_published.json`` has the digest of each ``form``, the sorted numbers and the target.
+Every problem of these two files, whatever its notation, belongs to the test split of the generated ones: none is trained on or
+validated with. ``countdown_published.json`` has the digest of each ``form``, the sorted numbers and the target.
 """
 
 from __future__ import annotations
@@ -35,31 +34,31 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from unmask.tasks.text_problems import Problem, Written, WrittenTask, digest
+from unmask.tasks.expressions import evaluate_expression
+from unmask.tasks.text_problems import Problem, TextProblemKind, TextProblemTask, digest
 
 NUMBERS = 3
 LARGEST = 100
-"""Of the numbers and the target. What stands in between may be larger."""
+"""Of the numbers and the target; intermediate results may be larger."""
 DIGITS = 3
-"""That a number is written with, at least."""
+"""The least number of digits of a number."""
 OPERATIONS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
     "/": operator.truediv,
 }
-SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+OPERATORS = dict(zip((ast.Add, ast.Sub, ast.Mult, ast.Div), OPERATIONS.values(), strict=True))
 EQUATION = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")
 LEADING_ZEROS = re.compile(r"(?<!\d)0+(?=\d)")
 LONGEST = 64
-"""Characters of an expression that is looked at; answers are shorter."""
+"""Characters of an expression; a longer one is wrong."""
 
 
 @dataclass(frozen=True)
-class Countdown(Written):
+class Countdown(TextProblemKind):
     """Problems that have a solution, with numbers and a target from 1 to 100."""
 
-    name: ClassVar[str] = "countdown"
     prompt_width: ClassVar[int] = 15
     lengths: ClassVar[tuple[int, ...]] = (28,)
 
@@ -79,21 +78,25 @@ class Countdown(Written):
             if value <= LARGEST:
                 return _problem(numbers, value, ",".join(equations))
 
-    def belongs(self, problem: Problem) -> str:
-        """The split of a problem; of a published one, the tests."""
-        return "test" if digest(problem.form).hex() in published() else super().belongs(problem)
+    @classmethod
+    def read(cls, file: Path, limit: int) -> TextProblemTask:
+        return read_problems(file, limit)
+
+    def split_for(self, problem: Problem) -> str:
+        """The split of a problem; published ones are in the test split."""
+        return "test" if digest(problem.form).hex() in load_published_digests() else super().split_for(problem)
 
     @staticmethod
     def grade(problem: Problem, text: str) -> tuple[bool, float]:
-        """The share is that of the equations up to the first one that is wrong."""
-        numbers, target = _parsed(problem.prompt)
+        """The share counts the equations before the first wrong one."""
+        numbers, target = _parse_prompt(problem.prompt)
         if "=" not in text:
             right = _expression(text, numbers) == target
             return right, float(right)
         given, value, done = Counter(numbers), None, 0
         equations = text.split(",")
         for equation in equations:
-            value = _result(equation, given)
+            value = _apply_equation(equation, given)
             if value is None:
                 break
             done += 1
@@ -102,13 +105,13 @@ class Countdown(Written):
 
 
 @cache
-def published() -> frozenset[str]:
+def load_published_digests() -> frozenset[str]:
     """The digests of the problems in d1's and PC-Sampler's files."""
     return frozenset(json.loads((files("unmask.tasks") / "countdown_published.json").read_text()))
 
 
-def read_problems(path: str | Path, limit: int | None = None) -> WrittenTask:
-    """The problems of a published file, its first ``limit`` rows if given. A row without a solution is refused."""
+def read_problems(path: str | Path, limit: int | None = None) -> TextProblemTask:
+    """The problems of a published file, its first ``limit`` rows if given. A row without a solution is a ValueError."""
     path = Path(path)
     problems: list[Problem] = []
     try:
@@ -122,13 +125,13 @@ def read_problems(path: str | Path, limit: int | None = None) -> WrittenTask:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
     if not problems:
         raise ValueError(f"expected at least one problem in {path}, found none")
-    return WrittenTask(Countdown(count=len(problems), split="test"), tuple(problems), path.name)
+    return TextProblemTask(Countdown(count=len(problems), split="test"), tuple(problems), path.name)
 
 
 def _read(line: bytes, where: str) -> Problem:
     try:
         row: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8, and brackets nested beyond reason
+    except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8, and brackets nested too deep
         raise ValueError(f"{where}: expected a JSON object, got: {error}") from error
     if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("input", "output")):
         raise ValueError(f'{where}: expected {{"input": "…", "output": "…"}} with two texts')
@@ -163,7 +166,7 @@ def solve(numbers: Sequence[int], target: int) -> str | None:
 
 
 def _steps(x: int, y: int) -> Iterator[tuple[str, int, int, int]]:
-    """What two numbers can be combined to: sign, first, second and a result of at least 1."""
+    """The ways to combine two numbers: sign, first, second and a result of at least 1."""
     high, low = max(x, y), min(x, y)
     yield "+", x, y, x + y
     yield "*", x, y, x * y
@@ -177,21 +180,21 @@ def _problem(numbers: Sequence[int], target: int, answer: str) -> Problem:
     signs = "".join(sorted(set(re.findall(r"[-+*/]", answer))))
     stratum = "plus and minus" if set(signs) <= set("+-") else "times or divided"
     prompt = f"{','.join(map(str, numbers))}?{target}"
-    return Problem(_wide(prompt), _wide(answer), stratum, f"{sorted(numbers)} {target}")
+    return Problem(_pad_numbers(prompt), _pad_numbers(answer), stratum, f"{sorted(numbers)} {target}")
 
 
-def _wide(text: str) -> str:
-    """The same with zeros before short numbers."""
+def _pad_numbers(text: str) -> str:
+    """Pad short numbers with leading zeros."""
     return re.sub(r"\d+", lambda match: match[0].zfill(DIGITS), text)
 
 
-def _parsed(prompt: str) -> tuple[list[int], int]:
+def _parse_prompt(prompt: str) -> tuple[list[int], int]:
     numbers, target = prompt.split("?")
     return [int(text) for text in numbers.split(",")], int(target)
 
 
-def _result(equation: str, given: Counter[int]) -> int | None:
-    """The value of a right equation between given numbers, which takes their place among them; None if it is not right."""
+def _apply_equation(equation: str, given: Counter[int]) -> int | None:
+    """The value of a correct equation between given numbers, which it replaces in ``given``; None if it is wrong."""
     match = EQUATION.fullmatch(equation)
     if match is None:
         return None
@@ -212,19 +215,15 @@ def _expression(text: str, numbers: Sequence[int]) -> Fraction | None:
     """The value of an expression that uses each number exactly once; None if it does not."""
     used: list[int] = []
 
-    def value(node: ast.expr) -> Fraction:
-        match node:
-            case ast.Constant(value=int() as number) if not isinstance(number, bool):
-                used.append(number)
-                return Fraction(number)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in SIGNS:
-                return OPERATIONS[SIGNS[type(op)]](value(left), value(right))
-        raise ValueError("expected whole numbers and + - * /")
+    def use(number: int) -> Fraction:
+        used.append(number)
+        return Fraction(number)
 
     if len(text) > LONGEST:
         return None
     try:
-        result = value(ast.parse(LEADING_ZEROS.sub("", text), mode="eval").body)
+        tree = ast.parse(LEADING_ZEROS.sub("", text), mode="eval").body
+        result = evaluate_expression(tree, OPERATORS, use, {})
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
     return result if sorted(used) == sorted(numbers) else None

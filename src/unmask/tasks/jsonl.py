@@ -1,14 +1,14 @@
 """Text to learn an order on: JSON lines of ``{"prompt", "completion"}``, tokenised by the denoiser's own tokenizer.
 
-``B`` rows, ``L`` positions. A canvas, two rows, five positions per answer; ``·`` is padding, ``▁`` hidden, ``▒`` hidden for good::
+``B`` rows, ``L`` positions. A canvas, two rows, five positions per answer; ``·`` is padding, ``▁`` hidden, ``▒`` stays hidden::
 
     · · the cat │ ▁ ▁ ▁ ▒ ▒        sat down <end>
     on the mat  │ ▁ ▁ ▁ ▁ ▒        they all sat <end>
                 └ the region, of the same length in all rows
 
-What stands behind the end token stays hidden, is no candidate and is not paid for: an order that reveals it first tells the
-denoiser how long the answer is. A canvas that leaves it out altogether (``pads="left_out"``) tells so from the start. Denoisers
-without end tokens (BERT and its like) get canvases of the answer's own length, with the tokenizer's closing tokens behind it.
+Positions behind the end token stay hidden, are no candidates and earn no reward: an order that reveals them first gives away the
+length of the answer. A canvas without them (``pads="left_out"``) gives it away from the start. Denoisers without end tokens (such
+as BERT) get canvases of the answer's own length, followed by the tokenizer's closing tokens.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
+from unmask.generation.alignment import align_rows, filler_id
 from unmask.generation.text_canvas import Prompt, Tokenizer, as_turns, encode_prompt, load_tokenizer
-from unmask.tasks.shuffled import shuffled_rows
+from unmask.tasks.kinds import EvaluationRequest, EvaluationSet, TaskKind, shuffle_rows
 
 LONGEST_LINE = 10_000_000
-"""Bytes of a line of the file: one example. What is longer is not read into memory as JSON."""
+"""Bytes of a line, which is one example. A longer line is refused before it is parsed."""
+EVALUATION_LENGTH = 4096
+"""The most tokens of a completion in an evaluation; the denoiser's own limit applies too."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +46,12 @@ class Example:
 
 
 @dataclass(frozen=True)
-class TextData:
+class TextData(TaskKind):
     """The examples of a JSON lines ``file``.
 
-    ``length``: positions for an answer and its end token; ``prompt_length``: at most so many tokens of prompt. A longer example is
-    an error. ``chat`` puts prompts into the tokenizer's chat template. A ``held_out`` share of the prompts, by a hash, is for
-    validation, unless the run names another file for it. ``pads``: "hidden" or "left_out". ``tokenizer`` names another folder
-    than the denoiser's.
+    ``length``: positions for an answer and its end token; ``prompt_length``: the most tokens of a prompt. A longer example is an
+    error. ``chat`` applies the tokenizer's chat template. A ``held_out`` share of the prompts, by a hash, is for validation, unless
+    the run names another file for it. ``pads``: "hidden" or "left_out". ``tokenizer`` names another folder than the denoiser's.
     """
 
     kind: Literal["text"] = "text"
@@ -62,6 +64,8 @@ class TextData:
     tokenizer: str = ""
     seed: int = 0
 
+    preset = "sas-text"
+
     def __post_init__(self) -> None:
         if self.length < 1 or self.prompt_length < 1:
             raise ValueError(f"length and prompt_length must be at least 1, got {self.length}, {self.prompt_length}")
@@ -73,14 +77,23 @@ class TextData:
             raise ValueError('the text has no file: name JSON lines of {"prompt": …, "completion": …} (--data)')
         return TextProblems(self, denoiser, load_tokenizer(self.tokenizer or name))
 
+    @classmethod
+    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+        """All examples of the file, each in a canvas of its answer's own length."""
+        file = cls.require_file(request)
+        data = cls(file=file, length=EVALUATION_LENGTH, pads="left_out", held_out=0.0, seed=request.seed)
+        tokenizer = load_tokenizer(name)
+        task = data.problems(denoiser, name).held_out(request.limit, file)
+        return EvaluationSet(denoiser, task, lambda token: tokenizer.decode([token]))
+
     def is_held_out(self, example: Example) -> bool:
-        """By a hash of the prompt: examples with the same prompt are on the same side."""
+        """By a hash of the prompt: examples with the same prompt are in the same split."""
         digest = blake2b(json.dumps([self.seed, example.prompt], sort_keys=True).encode(), digest_size=8).digest()
         return int.from_bytes(digest) / 2**64 < self.held_out
 
 
 def read_examples(file: str | Path, chat: bool = False) -> list[Example]:
-    """The examples of a file. The first line that is none is an error that names it; empty lines do not count."""
+    """The examples of a file. A malformed line is an error that names it; empty lines are skipped."""
     examples = []
     try:
         with open(file, "rb") as opened:
@@ -90,7 +103,7 @@ def read_examples(file: str | Path, chat: bool = False) -> list[Example]:
                 if len(line) > LONGEST_LINE:
                     raise ValueError(f"{file}, line {number}: longer than {LONGEST_LINE} bytes: one example is a line")
                 if line.strip():
-                    examples.append(_example(line, number, f"{file}, line {number}", chat))
+                    examples.append(_parse_example(line, number, f"{file}, line {number}", chat))
     except OSError as error:
         raise ValueError(f"cannot read the examples {file}: {error.strerror}") from error
     if not examples:
@@ -98,15 +111,8 @@ def read_examples(file: str | Path, chat: bool = False) -> list[Example]:
     return examples
 
 
-def _example(line: bytes, number: int, where: str, chat: bool) -> Example:
-    try:
-        value: Any = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: not UTF-8 (byte {error.start + 1}): save the file as UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON ({error or 'nested beyond reason'})") from None
-    if not isinstance(value, dict):
-        raise ValueError(f'{where}: expected an object with "prompt" and "completion", got {type(value).__name__}')
+def _parse_example(line: bytes, number: int, where: str, chat: bool) -> Example:
+    value = _parse_object(line, where)
     if missing := [key for key in ("prompt", "completion") if key not in value]:
         raise ValueError(
             f'{where}: no "{missing[0]}": expected "prompt" and "completion", got {", ".join(value) or "{}"}'
@@ -122,6 +128,18 @@ def _example(line: bytes, number: int, where: str, chat: bool) -> Example:
     return Example(number, prompt, completion)
 
 
+def _parse_object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        value: Any = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: not UTF-8 (byte {error.start + 1}): save the file as UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON ({error or 'nested too deep'})") from None
+    if not isinstance(value, dict):
+        raise ValueError(f'{where}: expected an object with "prompt" and "completion", got {type(value).__name__}')
+    return value
+
+
 def _is_conversation(prompt: Any) -> bool:
     return (
         isinstance(prompt, list)
@@ -133,7 +151,7 @@ def _is_conversation(prompt: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class TextProblems:
-    """Examples for one denoiser: canvases to train on, others held out. ``vary`` is None: text has no symmetries."""
+    """Examples for one denoiser: training canvases, and held-out tasks. ``vary`` is None: text has no symmetries."""
 
     data: TextData
     denoiser: Denoiser
@@ -153,17 +171,17 @@ class TextProblems:
 
     @cached_property
     def task(self) -> TextTask:
-        """What is trained on."""
+        """The training examples."""
         return self._task(self._all[0], self.data.file)
 
     def _task(self, examples: Sequence[Example], file: str) -> TextTask:
         return TextTask(self.data, self.denoiser, self.tokenizer, tuple(examples), file)
 
     def __call__(self, step: int, count: int) -> Canvas:
-        return self.task.canvas(shuffled_rows(self.data.seed, step, count, len(self.task)).tolist())
+        return self.task.canvas(shuffle_rows(self.data.seed, step, count, len(self.task)).tolist())
 
     def held_out(self, count: int, which: str | None = None) -> TextTask:
-        """The first ``count`` of the file ``which``; without it, of the share that is held out of the training file."""
+        """The first ``count`` of the file ``which``; without it, of the held-out share of the training file."""
         if which is not None:
             return self._task(read_examples(which, self.data.chat)[:count], which)
         if not self._all[1]:
@@ -179,7 +197,7 @@ class TextProblems:
 
 @dataclass(frozen=True, eq=False)
 class TextTask:
-    """Examples as a Task. The length of the answer is given where ``candidates`` restrict what is revealed to it."""
+    """Examples as a Task. ``candidates`` are the positions of the answer and its end token."""
 
     data: TextData
     denoiser: Denoiser
@@ -196,12 +214,12 @@ class TextTask:
 
     @cached_property
     def rows(self) -> list[tuple[list[int], list[int], list[int]]]:
-        """The ids of each example: the prompt, the answer with its end token, and what closes the text."""
-        return [self._encoded(example) for example in self.examples]
+        """The ids of each example: the prompt, the answer with its end token, the closing tokens."""
+        return [self._encode(example) for example in self.examples]
 
     @cached_property
     def end(self) -> int | None:
-        """The token that ends an answer: with ``chat`` the one that the template puts there."""
+        """The token that ends an answer; with ``chat`` the chat template's."""
         ends = self.denoiser.end_ids
         if not ends:
             return None
@@ -212,7 +230,7 @@ class TextTask:
             return next((token for token in closing if token in ends), ends[0])
         return ends[0]
 
-    def _encoded(self, example: Example) -> tuple[list[int], list[int], list[int]]:
+    def _encode(self, example: Example) -> tuple[list[int], list[int], list[int]]:
         where = f"{self.source}, line {example.line}"
         prompt = as_turns(example.prompt) if self.data.chat else example.prompt
         before, after = encode_prompt(self.tokenizer, prompt)
@@ -224,7 +242,7 @@ class TextTask:
         ):
             if len(ids) > most:
                 raise ValueError(
-                    f"{where}: the {what} has {len(ids)} tokens, more than {option} = {most}: raise it, or cut"
+                    f"{where}: the {what} has {len(ids)} tokens, more than {option} = {most}: raise it, or shorten the example"
                 )
             if self.denoiser.mask_id in ids:
                 raise ValueError(f"{where}: the {what} holds the denoiser's mask token: leave it out")
@@ -237,26 +255,19 @@ class TextTask:
 
     def canvas(self, rows: Sequence[int]) -> Canvas:
         chosen = [self.rows[row] for row in rows]
-        start = max(len(before) for before, _, _ in chosen)
         padded = self.end is not None and self.data.pads == "hidden"
-        width = start + max((self.data.length if padded else len(answer)) + len(after) for _, answer, after in chosen)
-        filler = self.denoiser.pad_id if self.denoiser.pad_id is not None else (self.denoiser.end_ids or (0,))[0]
-        target = torch.full((len(chosen), width), filler)
-        attention, region, candidates = (torch.zeros_like(target, dtype=torch.bool) for _ in range(3))
-        for number, (before, answer, after) in enumerate(chosen):
-            first = start - len(before)
-            room = self.data.length if padded else len(answer)
-            target[number, first : start + len(answer)] = torch.tensor([*before, *answer])
-            target[number, start + room : start + room + len(after)] = torch.tensor(after, dtype=torch.long)
-            attention[number, first : start + room + len(after)] = True
-            region[number, start : start + room] = True
-            candidates[number, start : start + len(answer)] = True
-        _require_known(target, self.denoiser)
-        tokens = target.masked_fill(region, self.denoiser.mask_id)
-        return Canvas(tokens, target, region, attention, candidates)
+        filler = [filler_id(self.denoiser)] * (self.data.length if padded else 0)
+        aligned = align_rows(
+            self.denoiser, [(before, [*answer, *filler[len(answer) :]], after) for before, answer, after in chosen]
+        )
+        _require_length(aligned.tokens.shape[1], self.denoiser)
+        ends = aligned.start + torch.tensor([len(answer) for _, answer, _ in chosen])
+        candidates = aligned.region & (torch.arange(aligned.tokens.shape[1]) < ends[:, None])
+        tokens = aligned.tokens.masked_fill(aligned.region, self.denoiser.mask_id)
+        return Canvas(tokens, aligned.tokens, aligned.region, aligned.attention, candidates)
 
     def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict:
-        """Exact: every token of the answer, its end too. Share: the part of them that is right."""
+        """Exact: every token of the answer and its end token. Share: the part of them that is right."""
         canvas = self.canvas(rows)
         assert canvas.candidates is not None
         return Verdict.of(tokens, canvas.truth, canvas.candidates)
@@ -272,17 +283,10 @@ class TextTask:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def _require_known(tokens: Int[Tensor, "B L"], denoiser: Denoiser) -> None:
-    config = getattr(denoiser, "config", None)
-    vocabulary = getattr(config, "vocab_size", None)
-    if vocabulary is not None and int(tokens.max()) >= vocabulary:
+def _require_length(length: int, denoiser: Denoiser) -> None:
+    longest = getattr(getattr(denoiser, "config", None), "max_length", None)
+    if longest is not None and length > longest:
         raise ValueError(
-            f"the tokenizer gives the id {int(tokens.max())}, but the denoiser's embedding has {vocabulary} rows: "
-            "name the tokenizer that the denoiser was trained with"
-        )
-    longest = getattr(config, "max_length", None)
-    if longest is not None and tokens.shape[1] > longest:
-        raise ValueError(
-            f"a canvas of {tokens.shape[1]} positions (prompt, answer) exceeds the denoiser's {longest}: "
+            f"a canvas of {length} positions (prompt, answer) exceeds the denoiser's {longest}: "
             "lower length, or shorten the prompts"
         )

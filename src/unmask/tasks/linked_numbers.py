@@ -1,7 +1,7 @@
-"""Small numbers that are each another one plus or minus something, and the many ways to write them.
+"""Small numbers, each another one plus or minus an amount, and the notations to write them in.
 
-A link says how a number comes from its source: by which sign and amount. Numbers go from 1 to ``LARGEST`` only: one step is then
-easy even for a small model, and what is hard is the way through many of them.
+A link is the sign and the amount by which a number follows from its source. Numbers go from 1 to ``LARGEST`` only: one step is easy
+even for a small model, and the difficulty is the chain of many steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DIGITS = {ord(numeral): digit for row in NUMERALS for numeral, digit in zip(row
 
 @dataclass(frozen=True)
 class Link:
-    """``value`` is ``start`` plus or minus something; ``start`` is the value of ``source``, or is told where there is none."""
+    """``value`` is ``start`` plus or minus an amount; ``start`` is the value of ``source``, or given where there is no source."""
 
     source: str | None
     start: int
@@ -33,23 +33,23 @@ class Link:
         return abs(self.value - self.start)
 
 
-def linked(rng: random.Random, source: str | None, start: int) -> Link:
+def draw_link(rng: random.Random, source: str | None, start: int) -> Link:
     """A link to another number than ``start``."""
     return Link(source, start, rng.choice([value for value in range(1, LARGEST + 1) if value != start]))
 
 
-def source_of(rng: random.Random, names: list[str]) -> str:
-    """One of the numbers so far, as a rule the latest, so that ways are long."""
+def choose_source(rng: random.Random, names: list[str]) -> str:
+    """One of the numbers so far, mostly the latest, so that chains are long."""
     return names[-1] if rng.random() < 0.8 else rng.choice(names)
 
 
-def steps(links: Mapping[str, Link]) -> int:
-    """The length of the longest way: how many links follow one another."""
+def count_steps(links: Mapping[str, Link]) -> int:
+    """The length of the longest chain of links."""
     return max(_depth(links, name) for name in links)
 
 
-def form(links: Mapping[str, Link]) -> str:
-    """The same for problems that differ in names and in the order of their lines alone."""
+def canonical_form(links: Mapping[str, Link]) -> str:
+    """Equal for problems that differ only in names and in the order of their lines."""
     roots = [name for name, link in links.items() if link.source not in links]
     return " ".join(sorted(f"{links[name].start}{_whole(links, name)}" for name in roots))
 
@@ -59,16 +59,16 @@ def _depth(links: Mapping[str, Link], name: str | None) -> int:
 
 
 def _whole(links: Mapping[str, Link], name: str) -> str:
-    """A link and all that follow from it."""
+    """A link and all links that follow from it."""
     after = sorted(_whole(links, other) for other in links if links[other].source == name)
     return f"{links[name].sign}{links[name].amount}({','.join(after)})"
 
 
-def worded(rng: random.Random, number: int) -> str:
-    """A number as working and notes have it: in any of its notations."""
+def write_number(rng: random.Random, number: int) -> str:
+    """A number in one of its notations, at random."""
     return rng.choice(NUMERALS)[number - 1]
 
 
-def in_digits(text: str) -> str:
-    """The same text with its numbers in one notation."""
+def use_digits(text: str) -> str:
+    """The text with all numbers in digits."""
     return text.translate(_DIGITS)

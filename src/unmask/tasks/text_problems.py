@@ -1,4 +1,4 @@
-"""What the small text tasks share: problems as text, canvases of characters, splits by a hash, a task and a training source.
+"""Shared by the small text tasks: problems as text, canvases of characters, splits by a hash, a task and a training source.
 
 Shapes: ``B`` canvases of ``L = prompt_width + answer_width`` positions. Both parts are padded on the right, answers behind their
 end token, so that every answer begins in the same column::
@@ -6,21 +6,22 @@ end token, so that every answer begins in the same column::
     b+2;c-1;4-1; · · │ 二+2=④;3-Ⅰ=2;4-一=3;423 . · ·
                      └ the region: all of it hidden at first, the padding too
 
-The region is one of the task's ``lengths``: a denoiser is trained on all of them in turn, so that a generation may be longer than
-its answer needs.
+The region has one of the task's ``lengths``: a denoiser is trained on all of them in turn, so that a generation may be longer than
+the answer.
 
-The padding behind the end is hidden and predicted like any token in pre-training and in decoding: a denoiser that was never asked
-there would answer anything. Canvases to learn an order on leave it out of the candidates, since revealing it first tells how
-long the answer is; it stays hidden. Tasks never say where the answer ends.
+The padding behind the end is hidden and predicted like any token in pretraining and in decoding: a denoiser that was never trained
+there would predict anything. In canvases to learn an order on it stays hidden and is no candidate, since revealing it first gives
+away the length of the answer. Tasks never state where the answer ends.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -28,18 +29,19 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
+from unmask.tasks.kinds import KINDS, EvaluationRequest, EvaluationSet, GeneratedKind
 from unmask.tasks.sudoku.symmetry import SPLITS
-from unmask.tasks.vocabulary import END, MASK, PAD, VOCABULARY, decode, drawn, encode
+from unmask.tasks.vocabulary import END, MASK, PAD, VOCABULARY, decode, draw_tokens, encode
 
 SHARES = (0.90, 0.05)
-"""Of the training and the validation split; the rest is for tests."""
+"""Of the training and the validation split; the rest is the test split."""
 PATIENCE = 200
-"""Problems looked at for each one wanted, before a split is found to be too small."""
+"""Problems tried per requested one before a split counts as too small."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """``form`` is the same for problems that are the same but for their writing: it decides the split."""
+    """``form`` is equal for problems that differ in notation only: it decides the split."""
 
     prompt: str
     answer: str
@@ -48,7 +50,7 @@ class Problem:
 
 
 def digest(form: str) -> bytes:
-    """Eight bytes that stand for a problem, the same on every machine."""
+    """Eight bytes that identify a problem, the same on every machine."""
     return blake2b(form.encode(), digest_size=8).digest()
 
 
@@ -59,16 +61,15 @@ def split_of(form: str) -> str:
 
 
 @dataclass(frozen=True)
-class Written(ABC):
+class TextProblemKind(GeneratedKind):
     """The first ``count`` of a corpus that fall into a ``split``, and a source of training canvases made of them.
 
-    What is held out holds no problem twice, in other words neither: an interval over copies would be too narrow.
+    Held-out splits hold no ``form`` twice: an interval over copies would be too narrow.
 
-    ``length``: the width of the answer's region, one of ``lengths``, the shortest first. None: training takes all of them in turn,
-    from step to step, and a task the shortest.
+    ``length``: the width of the answer's region, one of ``lengths``, the shortest first. None: training cycles through them from
+    step to step, and a task takes the shortest.
     """
 
-    name: ClassVar[str]
     prompt_width: ClassVar[int]
     lengths: ClassVar[tuple[int, ...]]
 
@@ -86,18 +87,18 @@ class Written(ABC):
             raise ValueError(f"seed must be in 0 .. 2**63 - 1, got {self.seed}")
         if self.length is not None and self.length not in self.lengths:
             known = ", ".join(map(str, self.lengths))
-            raise ValueError(f"the length of {self.name} answers must be one of {known}, got {self.length}")
+            raise ValueError(f"the length of {self.kind} answers must be one of {known}, got {self.length}")
 
     @abstractmethod
     def problem(self, index: int) -> Problem:
-        """The corpus: a function of the seed and the index, whatever the split."""
+        """Problem ``index`` of the corpus: a function of the seed and the index, independent of the split."""
 
     @staticmethod
     @abstractmethod
     def grade(problem: Problem, text: str) -> tuple[bool, float]:
-        """Whether a text answers the problem, and which share of it is right."""
+        """Whether a text answers the problem, and the share of it that is right."""
 
-    def belongs(self, problem: Problem) -> str:
+    def split_for(self, problem: Problem) -> str:
         """The split of a problem."""
         return split_of(problem.form)
 
@@ -109,11 +110,11 @@ class Written(ABC):
         while len(kept) < self.count:
             if index > PATIENCE * self.count + 20_000:
                 raise ValueError(
-                    f"only {len(kept)} of {self.count} {self.name} problems fall into the {self.split} split: "
-                    "there are too few such problems; ask for fewer or widen their range"
+                    f"only {len(kept)} of {self.count} {self.kind} problems fall into the {self.split} split: "
+                    "there are too few such problems; lower the count or widen their range"
                 )
             problem = self.problem(index)
-            if self.belongs(problem) == self.split and (self.split == "train" or problem.form not in forms):
+            if self.split_for(problem) == self.split and (self.split == "train" or problem.form not in forms):
                 kept.append(problem)
                 forms.add(problem.form)
             index += 1
@@ -122,11 +123,10 @@ class Written(ABC):
     @cached_property
     def rows(self) -> Int[Tensor, "N L"]:
         """All problems with their answers, at the longest length."""
-        return layout(self.corpus, self.prompt_width, self.lengths[-1])
+        return lay_out(self.corpus, self.prompt_width, self.lengths[-1])
 
     @classmethod
     def shape(cls) -> dict[str, Any]:
-        """What the configuration of a denoiser must say to fit these problems."""
         return {
             "max_length": cls.prompt_width + cls.lengths[-1],
             "vocab_size": VOCABULARY,
@@ -136,81 +136,101 @@ class Written(ABC):
             "grid": None,
         }
 
-    def problems(self, denoiser: Denoiser, name: str) -> WrittenProblems:
-        """What an order is learned on, for a denoiser that fits."""
+    def problems(self, denoiser: Denoiser, name: str) -> TextProblemSet:
         self.check(denoiser, name)
-        return WrittenProblems(self)
+        return TextProblemSet(self)
 
     @classmethod
     def check(cls, denoiser: Denoiser, name: str) -> None:
-        """Refuse a denoiser of other canvases."""
+        """Raise a ValueError for a denoiser of other canvases."""
         config = getattr(denoiser, "config", None)
         wrong = [key for key, value in cls.shape().items() if getattr(config, key, None) != value]
         if wrong:
             expected = ", ".join(f"{key} {cls.shape()[key]}" for key in wrong)
             raise ValueError(
-                f"{name} is not a denoiser of {cls.name} problems: expected {expected}; "
-                f"train one with unmask pretrain --preset {cls.name}"
+                f"{name} is not a denoiser of {cls.kind} problems: expected {expected}; "
+                f"train one with unmask pretrain --preset {cls.kind}"
             )
 
+    @property
+    def problem_count(self) -> int:
+        return self.count
+
+    def first(self, count: int) -> TextProblemKind:
+        return replace(self, count=min(self.count, count))
+
+    @classmethod
+    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+        """Problems of the test split, or the first of a file where such files exist."""
+        cls.check(denoiser, name)
+        if request.data is not None:
+            task = cls.read(request.data, request.limit)
+        else:
+            task = TextProblemTask.generate(cls(count=request.limit, split="test", seed=request.seed))
+        return EvaluationSet(denoiser, task, lambda token: draw_tokens([token]))
+
+    @classmethod
+    def read(cls, file: Path, limit: int) -> TextProblemTask:
+        """The first ``limit`` problems of a file, where such files exist."""
+        raise ValueError(f"there are no files of {cls.kind} problems, they are generated: leave --data out, got {file}")
+
     def __call__(self, step: int, batch: int) -> Canvas:
-        """The canvases of a training step: a function of the step and the seed alone."""
         length = self.length or self.lengths[step % len(self.lengths)]
         target = self.rows[(torch.arange(batch) + step * batch) % self.count, : self.prompt_width + length]
-        canvas = hidden_answers(target, self.prompt_width)
+        canvas = hide_answers(target, self.prompt_width)
         ended = (target == END).long().cumsum(1)
         candidates = (canvas.tokens == MASK) & ((ended == 0) | (target == END))
         return Canvas(canvas.tokens, target, canvas.region, candidates=candidates)
 
 
 @dataclass(frozen=True)
-class WrittenProblems:
-    """Problems for one denoiser: canvases to train on, others held out. ``vary`` is None: a problem has no symmetries."""
+class TextProblemSet:
+    """Problems for one denoiser: training canvases, and held-out tasks. ``vary`` is None: a problem has no symmetries."""
 
-    data: Written
+    data: TextProblemKind
     vary = None
 
     def __call__(self, step: int, count: int) -> Canvas:
         return self.data(step, count)
 
-    def held_out(self, count: int, which: str | None = None) -> WrittenTask:
-        """Problems of another split, by default of the validation split; none of them is among those trained on."""
+    def held_out(self, count: int, which: str | None = None) -> TextProblemTask:
+        """Problems of another split than the training one, by default of the validation split."""
         split = which or "validation"
         if split not in SPLITS or split == self.data.split:
             raise ValueError(f"expected a split other than {self.data.split} for validation, got {which!r}")
-        return WrittenTask.generated(replace(self.data, count=count, split=split, seed=self.data.seed + 1))
+        return TextProblemTask.generate(replace(self.data, count=count, split=split, seed=self.data.seed + 1))
 
     def fixed(self) -> Canvas:
         """All canvases at once."""
         return self.data(0, self.data.count)
 
     def judge(self, target: Int[Tensor, "B L"], tokens: Int[Tensor, "B L"]) -> Bool[Tensor, "B"]:
-        """As the task's verifier does, for problems that are read off their canvases."""
+        """The task's verifier, for problems that are parsed from their canvases."""
         width = self.data.prompt_width
-        problems = [read_off(row, width) for row in target.tolist()]
+        problems = [parse_canvas(row, width) for row in target.tolist()]
         exact = [
-            graded(self.data, problem, answer)[0]
+            grade_tokens(self.data, problem, answer)[0]
             for problem, answer in zip(problems, tokens[:, width:].tolist(), strict=True)
         ]
         return torch.tensor(exact, device=tokens.device)
 
 
 @dataclass(frozen=True, eq=False)
-class WrittenTask:
-    """Problems of one kind as a Task. ``kind`` is a :class:`Written` that says how wide they are and how they are graded."""
+class TextProblemTask:
+    """Problems of one kind as a Task. ``kind`` has their widths and their grader."""
 
-    kind: Written
+    kind: TextProblemKind
     problems: Sequence[Problem]
     source: str
 
     @classmethod
-    def generated(cls, kind: Written) -> WrittenTask:
+    def generate(cls, kind: TextProblemKind) -> TextProblemTask:
         longer = "" if kind.length in (None, kind.lengths[0]) else f", length {kind.length}"
         return cls(kind, kind.corpus, f"{kind.count} generated ({kind.split}, seed {kind.seed}{longer})")
 
     @property
     def name(self) -> str:
-        return self.kind.name
+        return self.kind.kind
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -218,12 +238,12 @@ class WrittenTask:
     def canvas(self, rows: Sequence[int]) -> Canvas:
         problems = [self.problems[row] for row in rows]
         length = self.kind.length or self.kind.lengths[0]
-        return hidden_answers(layout(problems, self.kind.prompt_width, length), self.kind.prompt_width)
+        return hide_answers(lay_out(problems, self.kind.prompt_width, length), self.kind.prompt_width)
 
     def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict:
-        """Exact: what stands before the first end token answers the problem. An answer that does not end is wrong."""
+        """Exact: the text before the first end token answers the problem. An answer without an end token is wrong."""
         grades = [
-            graded(self.kind, self.problems[row], answer)
+            grade_tokens(self.kind, self.problems[row], answer)
             for row, answer in zip(rows, tokens[:, self.kind.prompt_width :].tolist(), strict=True)
         ]
         return Verdict(
@@ -236,23 +256,23 @@ class WrittenTask:
 
     def draw(self, row: int, tokens: Int[Tensor, "L"]) -> str:
         ids = tokens.tolist()
-        return f"{drawn(ids[: self.kind.prompt_width])}\n{drawn(ids[self.kind.prompt_width :])}"
+        return f"{draw_tokens(ids[: self.kind.prompt_width])}\n{draw_tokens(ids[self.kind.prompt_width :])}"
 
 
-def graded(kind: Written, problem: Problem, ids: list[int]) -> tuple[bool, float]:
-    """An answer's tokens, up to the first end token; one that does not end is wrong."""
+def grade_tokens(kind: TextProblemKind, problem: Problem, ids: list[int]) -> tuple[bool, float]:
+    """Grade an answer's tokens up to the first end token; one without an end token is wrong."""
     text = decode(ids)
     return (False, 0.0) if text is None else kind.grade(problem, text)
 
 
-def read_off(ids: list[int], prompt_width: int) -> Problem:
-    """The problem and its answer as a finished canvas has them."""
+def parse_canvas(ids: list[int], prompt_width: int) -> Problem:
+    """The problem and the answer of a finished canvas."""
     prompt, answer = decode([*(i for i in ids[:prompt_width] if i != PAD), END]), decode(ids[prompt_width:])
     assert prompt is not None and answer is not None
     return Problem(prompt, answer, "", "")
 
 
-def layout(problems: Sequence[Problem], prompt_width: int, answer_width: int) -> Int[Tensor, "N L"]:
+def lay_out(problems: Sequence[Problem], prompt_width: int, answer_width: int) -> Int[Tensor, "N L"]:
     """Prompts and answers as rows of tokens, padded on the right."""
     rows = []
     for problem in problems:
@@ -266,6 +286,11 @@ def layout(problems: Sequence[Problem], prompt_width: int, answer_width: int) ->
     return torch.tensor(rows)
 
 
-def hidden_answers(target: Int[Tensor, "B L"], prompt_width: int) -> Canvas:
+def hide_answers(target: Int[Tensor, "B L"], prompt_width: int) -> Canvas:
     region = (torch.arange(target.shape[1]) >= prompt_width).expand_as(target)
     return Canvas(target.masked_fill(region, MASK), target, region)
+
+
+def text_problem_kinds() -> dict[str, type[TextProblemKind]]:
+    """Name → class of every registered text task."""
+    return {name: kind for name, kind in KINDS.items() if issubclass(kind, TextProblemKind)}

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 MASK, PAD, END = 0, 1, 2
 NUMERALS = ("12345", "ⅠⅡⅢⅣⅤ", "①②③④⑤", "一二三四五")
-"""Ways to write the numbers from 1 to 5."""
+"""Notations of the numbers from 1 to 5."""
 PIECES = (
     *"0123456789",
     *"abcdefgh",
@@ -35,7 +35,7 @@ PIECES = (
 )
 VOCABULARY = END + 1 + len(PIECES)
 SHOWN = {MASK: "_", PAD: "", END: "."}
-"""How the special tokens are drawn."""
+"""Text of the special tokens."""
 
 _ID = {piece: number for number, piece in enumerate(PIECES, END + 1)}
 _LONGEST_FIRST = re.compile("|".join(re.escape(piece) for piece in sorted(PIECES, key=len, reverse=True)))
@@ -64,6 +64,6 @@ def decode(ids: Sequence[int]) -> str | None:
     return "".join(PIECES[i - END - 1] for i in text) if all(i > END for i in text) else None
 
 
-def drawn(ids: Sequence[int]) -> str:
-    """All tokens as a line for people: ``_`` is hidden, ``.`` the end, ``↵`` a new line, padding is left out."""
+def draw_tokens(ids: Sequence[int]) -> str:
+    """All tokens as one line of text: ``_`` is hidden, ``.`` the end, ``↵`` a new line; padding is omitted."""
     return "".join(SHOWN[i] if i in SHOWN else PIECES[i - END - 1].replace("\n ", "↵") for i in ids)

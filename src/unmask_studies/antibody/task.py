@@ -1,15 +1,15 @@
 """Antibody chains whose complementarity-determining regions (CDRs) are hidden: the framework is given, the loops are designed.
 
-``L`` positions. Nobody needs to annotate a file: the CDRs are found by the residues that all variable domains share. In IMGT's
-numbering, with C23, W41 and C104, and [WF]G.G for 118 to 121, and numbers for how many residues stand in between::
+``L`` positions. Files need no annotation: the CDRs are located by residues that all variable domains share. In IMGT's numbering,
+with C23, W41, C104 and [WF]G.G at 118 to 121, and the number of residues between them::
 
     … C23 3 │CDR1│ 2 W41 14 │CDR2│ 37 C104 │CDR3│ W118 G . G …      heavy
     … C23 3 │CDR1│ 2 W41 14 │CDR2│ 35 C104 │CDR3│ F118 G . G …      light
 
-Framework 2 and the part of framework 3 behind CDR2 have the same number of residues in nearly all chains (IMGT's positions less its
-customary gaps), so that the borders follow by counting. A chain that does not fit is left out.
+Framework 2 and the part of framework 3 behind CDR2 have the same number of residues in nearly all chains (IMGT's positions without
+its usual gaps), so that the borders follow by counting. A chain that does not match is skipped.
 
-Splits: chains whose CDRs are alike go to the same side (:func:`clusters`).
+Chains are clustered by single linkage; a cluster never crosses a split (:func:`cluster_chains`).
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
+from unmask.generation.alignment import align_rows
 from unmask.generation.text_canvas import Tokenizer, load_tokenizer
-from unmask.tasks.shuffled import shuffled_rows
+from unmask.tasks.kinds import EvaluationRequest, EvaluationSet, TaskKind, shuffle_rows
 
 RESIDUES = frozenset("ACDEFGHIKLMNPQRSTVWY")
 SPLITS = ("train", "validation", "test")
 CDRS = {"all": (1, 2, 3), "1": (1,), "2": (2,), "3": (3,)}
-ALIKE = 0.8
-"""Two chains are alike if this share of their CDRs' residues, in CDRs of equal lengths, is the same."""
+LINKED = 0.8
+"""Two chains are linked if their CDRs have equal lengths and at least this share of equal residues."""
 _LOOPS = {
     "H": re.compile(r".{17,25}C...(?P<c1>.{4,12})..W.{14}(?P<c2>.{4,13}).{37}C(?P<c3>.{2,35})WG.G.*"),
     "L": re.compile(r".{17,25}C...(?P<c1>.{3,14})..W.{14}(?P<c2>.{3,8}).{35}C(?P<c3>.{3,18})FG.G.*"),
 }
-"""Greedy groups, tried from the left: the first cysteine with everything else in place."""
+"""Matched from the left: the first cysteine for which the rest of the pattern fits."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def locate(sequence: str, name: str = "") -> Chain | None:
 
 
 def read_chains(file: str | Path) -> list[Chain]:
-    """The chains of a CSV file with columns ``name`` and ``sequence`` whose CDRs are found, each sequence once."""
+    """The chains of a CSV file (columns ``name`` and ``sequence``) whose CDRs are located, each sequence once."""
     try:
         with open(file, encoding="utf-8", newline="") as opened:
             rows = csv.DictReader(opened)
@@ -92,15 +93,15 @@ def read_chains(file: str | Path) -> list[Chain]:
     return list(found.values())
 
 
-def clusters(chains: Sequence[Chain]) -> list[int]:
-    """A number for each chain, the same for chains that are alike, or alike to the same third, and so on: single linkage."""
+def cluster_chains(chains: Sequence[Chain]) -> list[int]:
+    """The cluster number of each chain, by single linkage."""
     same_shape: dict[tuple[object, ...], list[int]] = {}
     for number, chain in enumerate(chains):
         same_shape.setdefault((chain.kind, *map(len, chain.cdrs)), []).append(number)
     cluster = list(range(len(chains)))
     for members in same_shape.values():
         loops = np.array([list("".join(chains[number].cdrs)) for number in members])
-        linked = (loops[:, None] == loops[None]).mean(2) >= ALIKE
+        linked = (loops[:, None] == loops[None]).mean(2) >= LINKED
         waiting = set(range(len(members)))
         while waiting:
             front, together = {min(waiting)}, set[int]()
@@ -114,10 +115,10 @@ def clusters(chains: Sequence[Chain]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class AntibodyData:
+class AntibodyData(TaskKind):
     """The antibodies of a CSV ``file`` (name, sequence). ``cdrs``: which are hidden, "all", "1", "2" or "3".
 
-    A ``validation`` and a ``test`` share of the clusters are held out; a cluster's side follows from its sequences and the seed.
+    A ``validation`` and a ``test`` share of the clusters are held out, by a hash of a cluster's first sequence and the seed.
     """
 
     kind: Literal["antibody"] = "antibody"
@@ -126,6 +127,8 @@ class AntibodyData:
     validation: float = 0.15
     test: float = 0.25
     seed: int = 0
+
+    preset = "sas-antibody-sapiens-h"
 
     def __post_init__(self) -> None:
         if self.cdrs not in CDRS:
@@ -140,24 +143,30 @@ class AntibodyData:
             raise ValueError("the antibodies have no file: name a CSV file with columns name and sequence (--data)")
         return AntibodyProblems(self, denoiser, load_tokenizer(name))
 
+    @classmethod
+    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+        """The test split of the file; its seed is the default, as in training."""
+        task = cls(file=cls.require_file(request)).problems(denoiser, name).held_out(request.limit, "test")
+        return EvaluationSet(denoiser, task, lambda token: task.tokenizer.decode([token]))
+
     def split(self, chains: Sequence[Chain]) -> dict[str, list[Chain]]:
-        """The chains of each side. No two that are alike are on different sides."""
-        cluster = clusters(chains)
-        oldest: dict[int, str] = {}
+        """The chains of each split. A cluster is in one split."""
+        cluster = cluster_chains(chains)
+        first: dict[int, str] = {}
         for number, chain in zip(cluster, chains, strict=True):
-            oldest[number] = min(oldest.get(number, chain.sequence), chain.sequence)
-        sides: dict[str, list[Chain]] = {name: [] for name in SPLITS}
+            first[number] = min(first.get(number, chain.sequence), chain.sequence)
+        splits: dict[str, list[Chain]] = {name: [] for name in SPLITS}
         for number, chain in zip(cluster, chains, strict=True):
-            drawn = hashlib.sha256(f"{self.seed} {oldest[number]}".encode()).digest()
-            place = int.from_bytes(drawn[:8]) / 2**64
-            side = "test" if place < self.test else "validation" if place < self.test + self.validation else "train"
-            sides[side].append(chain)
-        return sides
+            digest = hashlib.sha256(f"{self.seed} {first[number]}".encode()).digest()
+            place = int.from_bytes(digest[:8]) / 2**64
+            split = "test" if place < self.test else "validation" if place < self.test + self.validation else "train"
+            splits[split].append(chain)
+        return splits
 
 
 @dataclass(frozen=True, eq=False)
 class AntibodyProblems:
-    """Antibodies for one denoiser: canvases to train on, others held out."""
+    """Antibodies for one denoiser: training canvases, and held-out tasks."""
 
     data: AntibodyData
     denoiser: Denoiser
@@ -166,36 +175,36 @@ class AntibodyProblems:
     judge = None
 
     @cached_property
-    def sides(self) -> dict[str, AntibodyTask]:
+    def splits(self) -> dict[str, AntibodyTask]:
         parts = self.data.split(read_chains(self.data.file))
-        if empty := [side for side, chains in parts.items() if not chains]:
+        if empty := [split for split, chains in parts.items() if not chains]:
             raise ValueError(f"{self.data.file} has too few antibodies: none is left for {', '.join(empty)}")
         return {
-            side: AntibodyTask(
-                tuple(chains), self.denoiser, self.tokenizer, self.data.cdrs, f"{self.data.file}, {side}"
+            split: AntibodyTask(
+                tuple(chains), self.denoiser, self.tokenizer, self.data.cdrs, f"{self.data.file}, {split}"
             )
-            for side, chains in parts.items()
+            for split, chains in parts.items()
         }
 
     def __call__(self, step: int, count: int) -> Canvas:
-        rows = shuffled_rows(self.data.seed, step, count, len(self.sides["train"]))
-        return self.sides["train"].canvas(rows.tolist())
+        rows = shuffle_rows(self.data.seed, step, count, len(self.splits["train"]))
+        return self.splits["train"].canvas(rows.tolist())
 
     def held_out(self, count: int, which: str | None = None) -> AntibodyTask:
-        """The first ``count`` antibodies of a side, by default of the validation side."""
-        side = which or "validation"
-        if side not in SPLITS:
+        """The first ``count`` antibodies of a split, by default of the validation split."""
+        split = which or "validation"
+        if split not in SPLITS:
             raise ValueError(f"validation of antibodies must be one of {', '.join(SPLITS)}, got {which!r}")
-        task = self.sides[side]
+        task = self.splits[split]
         return replace(task, chains=task.chains[:count])
 
     def fixed(self) -> Canvas:
-        return self.sides["train"].canvas(range(len(self.sides["train"])))
+        return self.splits["train"].canvas(range(len(self.splits["train"])))
 
 
 @dataclass(frozen=True, eq=False)
 class AntibodyTask:
-    """Chains with hidden CDRs. The region of a row is what is hidden: blocks and positions count inside it."""
+    """Chains with hidden CDRs. The region of a row is its hidden positions: blocks and indices count inside it."""
 
     chains: tuple[Chain, ...]
     denoiser: Denoiser
@@ -211,19 +220,16 @@ class AntibodyTask:
         return len(self.chains)
 
     def canvas(self, rows: Sequence[int]) -> Canvas:
-        encoded = [self._encoded(self.chains[row]) for row in rows]
-        width = max(len(ids) for ids, _ in encoded)
-        target = torch.full((len(encoded), width), self.denoiser.pad_id or 0)
-        attention, region = (torch.zeros(len(encoded), width, dtype=torch.bool) for _ in range(2))
-        for number, (ids, hidden) in enumerate(encoded):
-            target[number, : len(ids)] = torch.tensor(ids)
-            attention[number, : len(ids)] = True
+        encoded = [self._encode(self.chains[row]) for row in rows]
+        target, attention, *_ = align_rows(self.denoiser, [((), ids, ()) for ids, _ in encoded])
+        region = torch.zeros_like(attention)
+        for number, (_, hidden) in enumerate(encoded):
             region[number, hidden] = True
         tokens = target.masked_fill(region, self.denoiser.mask_id)
         return Canvas(tokens=tokens, target=target, region=region, attention=attention)
 
-    def _encoded(self, chain: Chain) -> tuple[list[int], list[int]]:
-        """The chain's ids, special tokens included, and which of them are hidden."""
+    def _encode(self, chain: Chain) -> tuple[list[int], list[int]]:
+        """The chain's ids with special tokens, and the hidden positions."""
         ids = self.tokenizer.encode(chain.sequence)
         inner = self.tokenizer.encode(chain.sequence, add_special_tokens=False)
         if len(inner) != len(chain.sequence):
@@ -236,7 +242,7 @@ class AntibodyTask:
         return ids, [start + place for begin, end in loops for place in range(begin, end)]
 
     def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict:
-        """Exact: every hidden residue is the antibody's own. Share: the part of them that is (sequence recovery)."""
+        """Exact: every hidden residue equals the antibody's. Share: the part of them that does (sequence recovery)."""
         canvas = self.canvas(rows)
         assert canvas.region is not None
         return Verdict.of(tokens, canvas.truth, canvas.region)
@@ -249,6 +255,6 @@ class AntibodyTask:
 
     def draw(self, row: int, tokens: Int[Tensor, "L"]) -> str:
         """The chain as text, hidden residues in lower case."""
-        ids, hidden = self._encoded(self.chains[row])
+        ids, hidden = self._encode(self.chains[row])
         letters = [self.tokenizer.decode([token], skip_special_tokens=True) for token in tokens[: len(ids)].tolist()]
         return "".join(letter.lower() if place in hidden else letter for place, letter in enumerate(letters))

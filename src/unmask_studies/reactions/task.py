@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
 from unmask.generation.text_canvas import Tokenizer, load_tokenizer
-from unmask.tasks.shuffled import shuffled_rows
+from unmask.tasks.kinds import EvaluationRequest, EvaluationSet, TaskKind, shuffle_rows
 from unmask_studies.reactions.chemistry import canonicalize, conserves_atoms, same_molecule
 from unmask_studies.reactions.hiding import Hide, choose_hidden
 from unmask_studies.reactions.smiles import ARROW, OPEN, Reaction, expand_open, read_reactions, tokenize
@@ -27,7 +27,7 @@ SIDES = ("train", "validation", "all")
 
 
 @dataclass(frozen=True)
-class ReactionData:
+class ReactionData(TaskKind):
     """The reactions of a CSV ``file`` (reactants, product).
 
     ``hide`` chooses what is hidden and ``share`` how much of it (:func:`~unmask_studies.reactions.hiding.choose_hidden`).
@@ -57,6 +57,13 @@ class ReactionData:
         if not self.file:
             raise ValueError("the reactions have no file: name a CSV file with columns reactants and product (--data)")
         return ReactionProblems(self, denoiser, load_tokenizer(name))
+
+    @classmethod
+    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+        """All reactions of the file; the seed chooses what is hidden."""
+        data = cls(file=cls.require_file(request), seed=request.seed)
+        task = data.problems(denoiser, name).held_out(request.limit, "all")
+        return EvaluationSet(denoiser, task, lambda token: task.tokenizer.decode([token]))
 
     def side_of(self, product: str) -> str:
         """No product is on both sides."""
@@ -98,7 +105,7 @@ class ReactionProblems:
         train = self.sides["train"]
         if not len(train):
             raise ValueError(f"{self.data.file} has too few reactions: none is left to train on")
-        rows = shuffled_rows(self.data.seed, step, count, len(train))
+        rows = shuffle_rows(self.data.seed, step, count, len(train))
         # Other tokens are hidden each time a reaction comes up again.
         return replace(train, seed=self.data.seed + 1 + step).canvas(rows.tolist())
 

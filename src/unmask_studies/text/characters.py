@@ -24,7 +24,7 @@ from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.tasks.passages import ALPHABET, MASK, Passages
+from unmask_studies.text.passages import ALPHABET, MASK, Passages
 from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import fitted

@@ -23,7 +23,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report.numbers import percent, percent_interval
-from unmask.tasks.text_problems import WrittenTask
+from unmask.tasks.text_problems import TextProblemTask
 from unmask.tasks.vocabulary import END, PAD
 from unmask_studies import figures
 from unmask_studies.reports import BATCH, get_denoiser
@@ -118,7 +118,7 @@ class Ends(TextStudy):
         return Findings([Table.of(title, rows, note)], {"ends": figures.intervals(panels, "%")})
 
 
-def decode_with_ends(task: WrittenTask, denoiser: Any, scheduler: Scheduler, ends: str, seed: int) -> dict[str, Any]:
+def decode_with_ends(task: TextProblemTask, denoiser: Any, scheduler: Scheduler, ends: str, seed: int) -> dict[str, Any]:
     """Every problem, decoded with end tokens treated as ``ends`` says: which are solved, and when their end was fixed."""
     start = task.kind.prompt_width
     length = task.canvas([0]).tokens.shape[1] - start

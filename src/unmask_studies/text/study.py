@@ -14,8 +14,7 @@ from typing import Any
 
 from unmask.decoding.options import Decoding
 from unmask.schedulers.loading import load_scheduler
-from unmask.tasks.kinds import WRITTEN
-from unmask.tasks.text_problems import Written, WrittenTask
+from unmask.tasks.text_problems import TextProblemKind, TextProblemTask, text_problem_kinds
 from unmask_studies.reports import evaluate_scheduler, get_denoiser
 from unmask_studies.study import GridStudy, Key
 from unmask_studies.tables import LEARNED
@@ -56,7 +55,7 @@ class Texts:
     def count(self) -> int:
         return self.generated if self.limit is None else min(self.generated, self.limit)
 
-    def problems(self, task: str, length: int | None = None) -> WrittenTask:
+    def problems(self, task: str, length: int | None = None) -> TextProblemTask:
         return _generate(task, self.count, self.seed, length)
 
 
@@ -95,9 +94,9 @@ class Models:
     def recipe(self, preset: str) -> Any:
         """A preset of ``unmask train``, shortened, and for the task's denoiser."""
         config = load_recipe(preset, steps=self.texts.steps)
-        task = getattr(config.data, "kind", "sudoku")
-        if task not in WRITTEN:
-            raise ValueError(f"the preset {preset} is for {task}: expected one for {', '.join(WRITTEN)}")
+        task = config.data.kind
+        if task not in (kinds := text_problem_kinds()):
+            raise ValueError(f"the preset {preset} is for {task}: expected one for {', '.join(kinds)}")
         shorter = {name: getattr(self.texts, name) for name in ("prompts", "validate")}
         training = replace(config.training, **{name: value for name, value in shorter.items() if value is not None})
         data = _truncate(config.data, training.steps * training.prompts)
@@ -111,7 +110,7 @@ class Models:
         policy = self.policy(policy_of(task) if name == LEARNED else name)
         return load_scheduler(str(policy) if is_finished(policy) else name, model, denoiser)
 
-    def evaluate(self, task: str, name: str, decoding: Decoding, problems: WrittenTask | None = None) -> dict[str, Any]:
+    def evaluate(self, task: str, name: str, decoding: Decoding, problems: TextProblemTask | None = None) -> dict[str, Any]:
         """A scheduler on the task's test problems, or others."""
         problems = problems or self.texts.problems(task)
         scheduler = (name, self.scheduler(task, name))
@@ -153,10 +152,10 @@ class TextStudy(GridStudy):
         raise NotImplementedError
 
 
-def kind_of(task: str) -> type[Written]:
-    if task not in WRITTEN:
-        raise ValueError(f"no text task {task!r}: expected one of {', '.join(WRITTEN)}")
-    return WRITTEN[task]
+def kind_of(task: str) -> type[TextProblemKind]:
+    if task not in (kinds := text_problem_kinds()):
+        raise ValueError(f"no text task {task!r}: expected one of {', '.join(kinds)}")
+    return kinds[task]
 
 
 def block_sizes(task: str, counts: Iterable[int], length: int | None = None) -> dict[int, int | None]:
@@ -177,5 +176,5 @@ def _truncate(data: Any, shown: int) -> Any:
 
 
 @cache
-def _generate(task: str, count: int, seed: int, length: int | None) -> WrittenTask:
-    return WrittenTask.generated(kind_of(task)(count=count, split="test", seed=seed, length=length))
+def _generate(task: str, count: int, seed: int, length: int | None) -> TextProblemTask:
+    return TextProblemTask.generate(kind_of(task)(count=count, split="test", seed=seed, length=length))

@@ -367,10 +367,10 @@ def test_correct_solutions_score(tmp_path: Path) -> None:
     if not (DATA / "mbpp").is_dir():
         pytest.skip("the benchmark files are not here")
     from unmask.evaluation.lm_eval.tasks import load_task
-    from unmask.tasks.sandbox.sandbox import missing
+    from unmask.tasks.sandbox.sandbox import find_missing_protection
 
-    if missing():
-        pytest.skip(f"this machine cannot confine code: it lacks {missing()}")
+    if find_missing_protection():
+        pytest.skip(f"this machine cannot confine code: it lacks {find_missing_protection()}")
     mbpp, humaneval = load_task("mbpp", DATA), load_task("humaneval", DATA)
     doc = mbpp.dataset["test"][0]
     assert mbpp.process_results(doc, [doc["code"]]) == {"pass_at_1": 1.0}

@@ -35,7 +35,7 @@ def write(path: Path, text: str | bytes) -> Path:
         f" {PUZZLE} , {SOLUTION} \n",
     ],
 )
-def test_formats_of_the_community(tmp_path, text):
+def test_common_csv_formats(tmp_path, text):
     read = read_csv(write(tmp_path, text))
     assert [format_board(board) for board in read.puzzles] == [PUZZLE]
     assert [format_board(board) for board in read.solutions] == [SOLUTION]
@@ -91,7 +91,7 @@ def test_limit_reads_no_further(tmp_path):
         ("puzzle\n" + "0" * 100_000, "got 100000"),
     ],
 )
-def test_malformed_files_say_where_and_why(tmp_path, text, reason):
+def test_errors_name_the_line_and_the_reason(tmp_path, text, reason):
     file = write(tmp_path, text)
     with pytest.raises(ValueError, match=reason) as caught:
         read_csv(file)
@@ -122,7 +122,7 @@ def test_several_solutions_are_kept_on_request_when_one_is_given(tmp_path):
 
 
 @pytest.mark.parametrize("size", [4, 6, 9])
-def test_what_is_written_is_read_back(tmp_path, size):
+def test_csv_round_trip(tmp_path, size):
     puzzles, solutions = generate(20, size=size, seed=3)
     file = tmp_path / "out.csv"
     write_csv(file, puzzles, solutions, {"note": [f'"{i}", so' for i in range(20)]})

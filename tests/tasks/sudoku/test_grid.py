@@ -72,7 +72,7 @@ def test_parse_and_format_are_inverse():
         ("0" * 40 + "x" + "0" * 40, None, "got 'x' at character 41"),
     ],
 )
-def test_malformed_text_says_what_is_wrong(text, size, reason):
+def test_malformed_text_is_refused(text, size, reason):
     with pytest.raises(ValueError, match=reason):
         parse(text, grid(size) if size else None)
 

@@ -55,7 +55,7 @@ def test_the_verifier(task: SudokuTask) -> None:
     assert verdict.share.tolist() == pytest.approx([1.0, 1 - 1 / len(blanks[1]), 1.0, 0.0])
 
 
-def test_a_full_board_is_right_as_it_stands() -> None:
+def test_a_full_board_is_exact() -> None:
     full = SudokuTask.generated(1, size=4)
     task = SudokuTask(full.solutions, full.solutions)
     verdict = task.verify([0], task.canvas([0]).tokens)
@@ -65,24 +65,17 @@ def test_a_full_board_is_right_as_it_stands() -> None:
 
 
 @pytest.mark.parametrize("forced", [False, True])
-def test_the_expert_follows_its_order_in_a_batch_and_alone(task: SudokuTask, forced: bool) -> None:
+def test_expert_order_is_independent_of_the_batch(task: SudokuTask, forced: bool) -> None:
     """Whatever the denoiser fills in. Rows differ in length, so they leave the batch at different steps."""
     denoiser = CountingTable(vocabulary=10, mask_id=0)
     canvas = task.canvas(range(4))
-    assert canvas.region is not None
-    target = canvas.target if forced else None
     expected = expert_order(task.puzzles[:4]).order
     assert len({(row >= 0).sum() for row in expected}) > 1
-    batch = unmask(denoiser, expert, Canvas(canvas.tokens, target=target, region=canvas.region), forced=True)
+    batch = unmask(denoiser, expert, canvas, forced=forced)
     assert np.array_equal(batch.order.numpy(), expected[:, : batch.order.shape[1]])
     for row in (0, 3):
         only = slice(row, row + 1)
-        alone = unmask(
-            denoiser,
-            expert,
-            Canvas(canvas.tokens[only], target=None if target is None else target[only], region=canvas.region[only]),
-            forced=True,
-        )
+        alone = unmask(denoiser, expert, canvas.rows(only), forced=forced)
         moves = alone.order.shape[1]
         assert torch.equal(alone.order[0], batch.order[row, :moves])
         assert torch.equal(alone.tokens[0], batch.tokens[row])
@@ -100,7 +93,7 @@ def test_the_expert_within_blocks(task: SudokuTask) -> None:
 
 def test_data_is_a_function_of_seed_and_step() -> None:
     data, again = (SudokuData(size=4, puzzles=40, seed=1) for _ in range(2))
-    later = again(7, 8)  # asked out of order, and by another object
+    later = again(7, 8)  # out of order, and from another object
     first, seventh = data(0, 8), data(7, 8)
     assert torch.equal(seventh.tokens, later.tokens)
     assert torch.equal(seventh.truth, later.truth)
@@ -109,7 +102,7 @@ def test_data_is_a_function_of_seed_and_step() -> None:
     assert is_solution(seventh.tokens.numpy(), seventh.truth.numpy()).all()
 
 
-def test_an_epoch_sees_every_puzzle_once_and_the_next_one_under_other_symmetries() -> None:
+def test_each_epoch_has_every_puzzle_once_under_new_symmetries() -> None:
     data = SudokuData(size=4, puzzles=24)
     epochs = [[data(step, 8) for step in range(start, start + 3)] for start in (0, 3)]
     forms = [np.concatenate([canonical_puzzle(canvas.tokens.numpy()) for canvas in epoch]) for epoch in epochs]
@@ -123,7 +116,7 @@ def test_an_epoch_sees_every_puzzle_once_and_the_next_one_under_other_symmetries
 @pytest.mark.parametrize(
     ("size", "form"), [(4, lambda puzzles, _: canonical_puzzle(puzzles)), (9, lambda _, s: canonical(s))]
 )
-def test_no_symmetry_leads_from_one_split_into_another(size: int, form) -> None:
+def test_splits_are_disjoint_under_symmetry(size: int, form) -> None:
     seen = []
     for split in ("train", "validation", "test"):
         boards = SudokuData(size=size, puzzles=60 if size == 4 else 12, split=split).boards
@@ -153,12 +146,12 @@ def test_a_longer_corpus_begins_with_the_shorter_one() -> None:
         ({"size": 4, "clues": "rao"}, "expected 4 to 16 clues"),
     ],
 )
-def test_bad_data_is_refused_before_anything_is_made(options: dict, message: str) -> None:
+def test_invalid_options_are_refused_on_construction(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SudokuData(**options)
 
 
-def test_a_split_without_puzzles_is_refused_not_awaited() -> None:
+def test_an_empty_split_is_refused() -> None:
     """Full 4x4 boards have two classes: no split but the ones they fall into can be filled."""
     found = []
     for split in ("train", "validation", "test"):

@@ -254,7 +254,7 @@ def test_difficulty_survives_symmetry(hard):
     assert (cell_classes(images) == np.take_along_axis(cell_classes(puzzles), symmetries.cells, axis=1)).all()
 
 
-def test_classes_agree_with_the_slow_ones_and_with_the_next_placement(hard):
+def test_cell_classes_agree_with_the_reference_and_the_next_placement(hard):
     puzzles, solutions = hard
     expert, slow = expert_order(puzzles), SlowExpert(9)
     for i in range(len(puzzles) - 12, len(puzzles)):
@@ -285,7 +285,7 @@ def test_classes_of_a_batch_and_of_boards_with_mistakes():
 SEVERAL = "3040413004000304"
 
 
-def test_several_solutions_need_to_be_told_which():
+def test_puzzles_with_several_solutions_need_a_stated_one():
     with pytest.raises(ValueError, match="puzzle 0 has several"):
         expert_order(parse(SEVERAL))
 

@@ -26,8 +26,8 @@ from datasets.exceptions import DatasetNotFoundError
 from lm_eval.api.task import ConfigurableTask
 
 from unmask.runs.names import did_you_mean
-from unmask.tasks.answers import code_in, final_number, math_answer, math_equal
-from unmask.tasks.sandbox.sandbox import Limits, missing, run_python
+from unmask.tasks.answers import extract_code, extract_expression, extract_number, math_equal
+from unmask.tasks.sandbox.sandbox import Limits, find_missing_protection, run_python
 
 FILES: dict[str, dict[str, str]] = {
     "gsm8k": {"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
@@ -109,7 +109,7 @@ def _gsm8k(confined: bool) -> dict[str, Any]:
 
 
 def _final_numbers(responses: list[list[str]], docs: list[dict[str, Any]]) -> list[list[str]]:
-    return [[_format_number(final_number(text)) for text in each] for each in responses]
+    return [[_format_number(extract_number(text)) for text in each] for each in responses]
 
 
 def _format_number(value: Any) -> str:
@@ -131,7 +131,7 @@ def _mbpp_examples(documents: Any) -> list[dict[str, Any]]:
 
 
 def _mbpp_results(doc: dict[str, Any], results: list[str], confined: bool = True) -> dict[str, float]:
-    return _run_tests(code_in(results[0]), "\n".join(doc["test_list"][:3]), confined)
+    return _run_tests(extract_code(results[0]), "\n".join(doc["test_list"][:3]), confined)
 
 
 def _humaneval(confined: bool) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _humaneval(confined: bool) -> dict[str, Any]:
 
 
 def _humaneval_results(doc: dict[str, Any], results: list[str], confined: bool = True) -> dict[str, float]:
-    code = code_in(results[0])
+    code = extract_code(results[0])
     # A whole function behind the prompt, whose docstring is body enough, replaces the prompt's.
     program = f"{doc['prompt']}\n{code}" if f"def {doc['entry_point']}" in code else doc["prompt"] + code
     return _run_tests(program, f"{doc['test']}\ncheck({doc['entry_point']})", confined)
@@ -158,7 +158,7 @@ def _math500(confined: bool) -> dict[str, Any]:
     minerva = _import_scorer("lm_eval.tasks.minerva_math.utils")
 
     def process_results(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-        boxed = math_equal(math_answer(results[0]), math_answer(doc["solution"]))
+        boxed = math_equal(extract_expression(results[0]), extract_expression(doc["solution"]))
         scores = {**minerva.process_results(doc, results), "boxed_match": boxed}
         return {name: float(value) for name, value in scores.items()}
 

@@ -1,11 +1,10 @@
-"""A script, run by ``sandbox.py`` in its own process: it gives up every right and becomes the interpreter that runs the
-candidate.
+"""A script that ``sandbox.py`` runs in its own process: it drops every right and becomes the interpreter of the candidate.
 
 It imports nothing of this package. What it sets survives ``execve`` and cannot be undone: rlimits, Landlock (files), seccomp
-(sockets, processes, signals, whatever changes files behind Landlock's back), no capabilities, no new privileges, a network
-namespace of its own where the kernel allows one. Needs Linux on x86-64 or AArch64.
+(sockets, processes, signals, calls that change files past Landlock), no capabilities, no new privileges, a network namespace of
+its own where the kernel allows one. Needs Linux on x86-64 or AArch64.
 
-What it is told, as JSON in its first argument, is the dictionary that ``sandbox.run_python`` writes.
+Its first argument is the JSON payload that ``sandbox.run_python`` writes.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def confine_files(libc: Any, readable: list[str], folder: str) -> None:
 
 
 def filter_for(machine: str, pid: int) -> list[tuple[int, int, int, int]]:
-    """Classic BPF: what is refused with EPERM, but for threads, signals to oneself and looking at one's own limits."""
+    """Classic BPF: the calls refused with EPERM, except threads, signals to the process itself and reading its own limits."""
     load, jump_equal, jump_at_least, jump_set, give = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, refuse, kill = 0x7FFF0000, 0x00050000, 0x80000000
     numbers = {**ANYWHERE, **NUMBERS[machine]}
@@ -153,7 +152,7 @@ def confine_calls(libc: Any) -> None:
 
 def drop_capabilities(libc: Any) -> None:
     for number in range(CAPABILITIES):
-        libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)  # refused to whoever has none to drop
+        libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)  # fails where there is none to drop
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     _must(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
@@ -164,31 +163,31 @@ def _must(result: int, what: str) -> None:
 
 
 def main() -> None:
-    told = json.loads(sys.argv[1])
+    payload = json.loads(sys.argv[1])
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
-        for name, value in told["limits"].items():
+        for name, value in payload["limits"].items():
             number = getattr(resource, name)
             hard = resource.getrlimit(number)[1]
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(number, (value, value))
-        os.chdir(told["folder"])
-        if told["confined"]:
+        os.chdir(payload["folder"])
+        if payload["confined"]:
             _must(libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "pdeathsig")
-            if os.getppid() != told["parent"]:
+            if os.getppid() != payload["parent"]:
                 raise OSError("the parent is gone")
             _must(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
             libc.unshare(
                 CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC
             )  # where it is refused, seccomp refuses sockets still
-            confine_files(libc, told["readable"], told["folder"])
+            confine_files(libc, payload["readable"], payload["folder"])
             drop_capabilities(libc)
             confine_calls(libc)
-        os.set_inheritable(told["report"], True)
-        os.execve(told["python"], told["words"], told["environment"])
+        os.set_inheritable(payload["report"], True)
+        os.execve(payload["python"], payload["words"], payload["environment"])
     except Exception as error:
-        os.write(told["report"], f"{told['token']}{error}".encode())
+        os.write(payload["report"], f"{payload['token']}{error}".encode())
         os._exit(1)
 
 

@@ -1,15 +1,13 @@
-"""Run untrusted Python: a program and its tests, in a process that can do nothing but compute, for a while.
+"""Run untrusted Python: a program and its tests, in a process that can only compute, for a limited time.
 
-    parent ── sandbox_guard.py ──execve──▶ INSIDE: program, then tests, then the nonce
+    parent ── guard.py ──────────execve──▶ INSIDE: program, then tests, then the nonce
        └── result pipe ◀──────────────────────────────────────────────────────┘
 
 A run has passed if and only if the nonce comes back. It is written after the last test by a call that no frame, name or open
-file of the candidate leads to, so that leaving early (``os._exit(0)``, ``sys.exit``) or patching builtins is not a pass. A
-candidate's values are compared by its own interpreter all the same: one that returns an object equal to everything passes
-tests that only compare.
+file of the candidate leads to, so that an early exit (``os._exit(0)``, ``sys.exit``) or patched builtins do not count as a pass.
+The candidate's own interpreter still compares its values: an object equal to everything passes tests that only compare.
 
-``docs/lm_eval.md`` says what is guaranteed where. Without Landlock and seccomp nothing is run unless ``confined=False`` asks
-for it.
+``docs/lm_eval.md`` lists the guarantees. Without Landlock and seccomp nothing runs unless ``confined=False``.
 """
 
 from __future__ import annotations
@@ -32,16 +30,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from unmask.tasks.sandbox import guard as sandbox_guard
+from unmask.tasks.sandbox import guard as guard_script
 
 Status = Literal["passed", "failed", "timeout", "memory", "files"]
-GUARD = Path(sandbox_guard.__file__)
+GUARD = Path(guard_script.__file__)
 SHOWN = 2000
 """Characters of an error that are kept."""
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
 
-# What becomes of the interpreter once it is confined. The iterator of steps never has a name, so no frame leads to the nonce
-# in it, and the hook refuses what would find it without one.
+# The code of the confined interpreter. The iterator of steps never has a name, so no frame leads to the nonce in it, and the
+# audit hook refuses the calls that would find it without one.
 INSIDE = """
 import functools, json, operator, os, sys
 
@@ -49,10 +47,10 @@ def prepare():
     parts = []
     while part := os.read(0, 65536):
         parts.append(part)
-    told = json.loads(b"".join(parts))
+    payload = json.loads(b"".join(parts))
     names = {"__name__": "__main__"}
-    steps = [functools.partial(exec, compile(told[key], f"<{key}>", "exec"), names) for key in ("program", "tests")]
-    return iter([*steps, functools.partial(os.write, int(sys.argv[1]), told["nonce"].encode())])
+    steps = [functools.partial(exec, compile(payload[key], f"<{key}>", "exec"), names) for key in ("program", "tests")]
+    return iter([*steps, functools.partial(os.write, int(sys.argv[1]), payload["nonce"].encode())])
 
 def watch(event, arguments):
     found = event in ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames", "code.__new__")
@@ -60,7 +58,7 @@ def watch(event, arguments):
     if found or native or event == "sys._current_exceptions" or event.startswith("ctypes."):
         raise RuntimeError(f"refused by the sandbox: {arguments[0] if native else event}")
 
-def told_of(error, write=os.write, report=int(sys.argv[1]), memory=MemoryError):
+def emit_error(error, write=os.write, report=int(sys.argv[1]), memory=MemoryError):
     try:
         text = f"{type(error).__name__}: {error}"
     except BaseException:
@@ -73,7 +71,7 @@ try:
     list(map(operator.call, prepare()))
     leave(0)
 except BaseException as error:
-    told_of(error)
+    emit_error(error)
 leave(1)
 """
 
@@ -97,7 +95,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. ``error`` is what the program said of it, cut off at 2,000 characters: text from an untrusted source."""
+    """How a run ended. ``error`` is the program's own message, cut at 2,000 characters: text from an untrusted source."""
 
     status: Status
     error: str
@@ -109,15 +107,15 @@ class Outcome:
 
 
 @functools.cache
-def missing() -> str:
-    """What this machine lacks to confine a process; empty if nothing."""
+def find_missing_protection() -> str:
+    """What this machine lacks to confine a process; the empty string if nothing."""
     if not sys.platform.startswith("linux"):
         return f"Linux (this is {sys.platform})"
-    if platform.machine() not in sandbox_guard.NUMBERS:
+    if platform.machine() not in guard_script.NUMBERS:
         return f"a system call table for {platform.machine()}"
     import ctypes
 
-    if not sandbox_guard.landlock_version(ctypes.CDLL(None, use_errno=True)):
+    if not guard_script.landlock_version(ctypes.CDLL(None, use_errno=True)):
         return "Landlock (Linux 5.13 or later, with landlock among its security modules)"
     return "" if Path("/proc/sys/kernel/seccomp/actions_avail").exists() else "seccomp filters"
 
@@ -125,13 +123,12 @@ def missing() -> str:
 def run_python(program: str, tests: str, limits: Limits = Limits(), confined: bool = True) -> Outcome:  # noqa: B008
     """Run ``program`` and then ``tests`` in the same names; passed if both end without an exception, within the limits.
 
-    The standard library is all they can import, a folder that is thrown away all they can write to. ``confined=False`` leaves
-    only the limits, the empty environment and the folder as working directory: for machines that cannot do better, and code
-    that one trusts.
+    They can import the standard library only and write to a temporary folder only. ``confined=False`` keeps the limits, the empty
+    environment and the temporary working directory, and nothing else: for machines without Landlock, and code that is trusted.
     """
-    if confined and missing():
+    if confined and (missing := find_missing_protection()):
         raise ValueError(
-            f"cannot confine untrusted code here: it needs {missing()}; score the stored answers on another machine, "
+            f"cannot confine untrusted code here: it needs {missing}; score the stored answers on another machine, "
             "or allow the code to run unconfined"
         )
     folder = tempfile.mkdtemp(prefix="unmask-sandbox-")
@@ -141,8 +138,8 @@ def run_python(program: str, tests: str, limits: Limits = Limits(), confined: bo
         ours, theirs = os.pipe()
         guard = _start(folder, theirs, token, limits, confined)
         try:
-            told = json.dumps({"program": program, "tests": tests, "nonce": nonce}).encode()
-            ended = _wait(guard, told, folder, limits)
+            payload = json.dumps({"program": program, "tests": tests, "nonce": nonce}).encode()
+            ended = _wait(guard, payload, folder, limits)
             os.set_blocking(ours, False)
             report = b""
             with contextlib.suppress(BlockingIOError):
@@ -153,7 +150,7 @@ def run_python(program: str, tests: str, limits: Limits = Limits(), confined: bo
         text = report.decode("utf-8", "replace")
         if text.startswith(token):
             raise ValueError(f"cannot confine untrusted code here: {text.removeprefix(token)}")
-        status, error = _judged(text, nonce, ended, guard.returncode)
+        status, error = _judge(text, nonce, ended, guard.returncode)
         return Outcome(status, error[:SHOWN], time.monotonic() - began)
     finally:
         _remove(folder)
@@ -162,7 +159,7 @@ def run_python(program: str, tests: str, limits: Limits = Limits(), confined: bo
 def _start(folder: str, report: int, token: str, limits: Limits, confined: bool) -> subprocess.Popen[bytes]:
     python = os.path.realpath(sys.executable)
     flags = ["-P", "-s", "-S", "-B", "-X", "utf8"]
-    told = {
+    payload = {
         "confined": confined,
         "parent": os.getpid(),
         "report": report,
@@ -183,12 +180,12 @@ def _start(folder: str, report: int, token: str, limits: Limits, confined: bool)
     }
     try:
         return subprocess.Popen(
-            [python, *flags, str(GUARD), json.dumps(told)],
+            [python, *flags, str(GUARD), json.dumps(payload)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=(report,),
-            env=told["environment"],
+            env=payload["environment"],
             start_new_session=True,
         )
     finally:
@@ -201,23 +198,23 @@ def _interpreter() -> list[str]:
     return sorted({os.path.realpath(path) for path in (*paths, library) if path})
 
 
-def _wait(guard: subprocess.Popen[bytes], told: bytes, folder: str, limits: Limits) -> Status | None:
-    """Why the run was ended, None if it ended itself."""
+def _wait(guard: subprocess.Popen[bytes], payload: bytes, folder: str, limits: Limits) -> Status | None:
+    """Why the run was killed; None if it ended by itself."""
     deadline = time.monotonic() + limits.wall
     assert guard.stdin is not None
     os.set_blocking(guard.stdin.fileno(), False)
     while True:
-        if told:
+        if payload:
             try:
-                told = told[os.write(guard.stdin.fileno(), told) :]
+                payload = payload[os.write(guard.stdin.fileno(), payload) :]
             except BlockingIOError:
                 pass
             except BrokenPipeError:
-                told = b""
-            if not told:
+                payload = b""
+            if not payload:
                 guard.stdin.close()
         try:
-            guard.wait(0.002 if told else 0.05)
+            guard.wait(0.002 if payload else 0.05)
             return None
         except subprocess.TimeoutExpired:
             if time.monotonic() > deadline:
@@ -239,7 +236,7 @@ def _too_full(folder: str, limits: Limits) -> bool:
 
 
 def _end(guard: subprocess.Popen[bytes]) -> None:
-    """The group is the guard and, unconfined, whatever it started and did not put elsewhere."""
+    """Kill the process group: the guard and, unconfined, the processes that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(guard.pid, signal.SIGKILL)
     guard.wait()
@@ -248,21 +245,21 @@ def _end(guard: subprocess.Popen[bytes]) -> None:
             guard.stdin.close()
 
 
-def _judged(report: str, nonce: str, ended: Status | None, code: int) -> tuple[Status, str]:
+def _judge(report: str, nonce: str, ended: Status | None, code: int) -> tuple[Status, str]:
     if ended is not None:
-        said = {"timeout": "it took too long", "files": "it wrote too much"}
-        return ended, said[ended]
+        reasons = {"timeout": "it took too long", "files": "it wrote too much"}
+        return ended, reasons[ended]
     if secrets.compare_digest(report[-len(nonce) :].encode(), nonce.encode()):
         return "passed", ""
     if code == -signal.SIGXCPU or code == -signal.SIGKILL:
         return "timeout", "it took too long"
     if code == -signal.SIGXFSZ:
         return "files", "it wrote too much"
-    kind, _, said = report.partition(":")
+    kind, _, reason = report.partition(":")
     if kind == "memory":
-        return "memory", said
+        return "memory", reason
     if kind == "failed":
-        return "failed", said
+        return "failed", reason
     return "failed", f"the tests did not run to their end (exit code {code})"
 
 

@@ -4,7 +4,7 @@ from unmask.tasks.sudoku.canonical import canonical, canonical_puzzle
 from unmask.tasks.sudoku.files import Puzzles, read_csv, write_csv
 from unmask.tasks.sudoku.generate import RAO_CLUES, generate
 from unmask.tasks.sudoku.grid import Grid, format_board, grid, grid_of, parse, pretty
-from unmask.tasks.sudoku.solver import count_solutions, count_solutions_many, is_solution, solve, solve_many
+from unmask.tasks.sudoku.solver import count_solutions, is_solution, solve, solve_many
 from unmask.tasks.sudoku.symmetry import SPLITS, Symmetries, apply, random_symmetries, split_of
 from unmask.tasks.sudoku.techniques import FALLBACK, TECHNIQUES, ExpertOrder, cell_classes, expert_order, hardest
 
@@ -22,7 +22,6 @@ __all__ = [
     "canonical_puzzle",
     "cell_classes",
     "count_solutions",
-    "count_solutions_many",
     "expert_order",
     "format_board",
     "generate",

@@ -77,6 +77,21 @@ def _below_rows(square, band, first, second, order, label, chosen):
 
 
 @njit(cache=True, nogil=True)
+def _keep_least(square, chosen, order, label, best, fresh):
+    """Write the candidate into `best` if it is less; if `fresh`, in any case."""
+    less = fresh
+    for r in range(chosen.size):
+        for c in range(chosen.size):
+            digit = label[square[chosen[r], order[c]]]
+            if not less and digit > best[r, c]:
+                return
+            if digit < best[r, c]:
+                less = True
+            if less:
+                best[r, c] = digit
+
+
+@njit(cache=True, nogil=True)
 def _canonical(squares, band, orders, places, best):
     """The least relative of a complete grid, into `best [n, n]`. `squares [T, n, n]`: grid and transpose.
 
@@ -105,28 +120,15 @@ def _canonical(squares, band, orders, places, best):
                     k = 0
                     while k < n and places[q, jump[orders[q, k]]] == second[k]:
                         k += 1
+                    if k < n and places[q, jump[orders[q, k]]] > second[k]:
+                        continue
                     if k < n:
-                        if places[q, jump[orders[q, k]]] > second[k]:
-                            continue
-                        for k in range(n):
-                            second[k] = places[q, jump[orders[q, k]]]
+                        second[:] = places[q][jump[orders[q]]]
                         fresh = True
                     for column in range(n):
                         label[square[i, column]] = places[q, column] + 1
                     _below_rows(square, band, i, j, orders[q], label, chosen)
-                    less = fresh
-                    for r in range(n):
-                        for c in range(n):
-                            digit = label[square[chosen[r], orders[q, c]]]
-                            if not less and digit > best[r, c]:
-                                break
-                            if digit < best[r, c]:
-                                less = True
-                            if less:
-                                best[r, c] = digit
-                        else:
-                            continue
-                        break
+                    _keep_least(square, chosen, orders[q], label, best, fresh)
                     fresh = False
 
 

@@ -24,6 +24,16 @@ def _strip(cand, units, unit, mask, a, b, c):
 
 
 @njit(cache=True, nogil=True)
+def _strip_shared(cand, home, units, mask, a, b, c):
+    """Remove `mask` from the other cells of every unit that a, b and c share."""
+    removed = False
+    for h in range(3):
+        if home[a, h] == home[b, h] and home[a, h] == home[c, h]:
+            removed |= _strip(cand, units, home[a, h], mask, a, b, c)
+    return removed
+
+
+@njit(cache=True, nogil=True)
 def naked_pair(cand, home, units, related):
     """Two cells of a unit hold two candidates between them: no other cell of the unit does.
 
@@ -37,11 +47,7 @@ def naked_pair(cand, home, units, related):
             mask = cand[a] | cand[b]
             if cand[b] == 0 or not related[a, b] or bit_count(mask) != 2:
                 continue
-            removed = False
-            for h in range(3):
-                if home[a, h] == home[b, h]:
-                    removed |= _strip(cand, units, home[a, h], mask, a, b, b)
-            if removed:
+            if _strip_shared(cand, home, units, mask, a, b, b):
                 return True
     return False
 
@@ -59,11 +65,7 @@ def naked_triple(cand, home, units, related):
                 mask = cand[a] | cand[b] | cand[c]
                 if cand[c] == 0 or not related[a, c] or bit_count(mask) != 3:
                     continue
-                removed = False
-                for h in range(3):
-                    if home[a, h] == home[b, h] and home[a, h] == home[c, h]:
-                        removed |= _strip(cand, units, home[a, h], mask, a, b, c)
-                if removed:
+                if _strip_shared(cand, home, units, mask, a, b, c):
                     return True
     return False
 

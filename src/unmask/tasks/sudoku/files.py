@@ -10,6 +10,7 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,8 +54,15 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _columns(names: Sequence[str], where: str) -> tuple[int, int | None, dict[int, str]]:
+class _Columns(NamedTuple):
     """Indices of the puzzle and the solution column, and the names of the others."""
+
+    puzzle: int
+    solution: int | None
+    others: dict[int, str]
+
+
+def _named_columns(names: Sequence[str], where: str) -> _Columns:
     found: list[int | None] = []
     for accepted in (PUZZLE_NAMES, SOLUTION_NAMES):
         matches = [i for i, name in enumerate(names) if name.lower() in accepted]
@@ -67,7 +75,7 @@ def _columns(names: Sequence[str], where: str) -> tuple[int, int | None, dict[in
     others = {i: name for i, name in enumerate(names) if i not in found}
     if len(set(others.values())) < len(others):
         raise ValueError(f"{where}: expected column names that differ, got {list(others.values())}")
-    return puzzle, solution, others
+    return _Columns(puzzle, solution, others)
 
 
 def _board(text: str, shape: Grid | None, what: str, where: str) -> NDArray[np.int8]:
@@ -92,68 +100,86 @@ def _clash(board: NDArray[np.int8], shape: Grid) -> str | None:
     return None
 
 
+def _find_columns(fields: Sequence[str], where: str) -> tuple[_Columns, bool]:
+    """The columns by the first row, and whether that row is a header."""
+    if any(name.lower() in PUZZLE_NAMES | SOLUTION_NAMES for name in fields):
+        return _named_columns(fields, where), True
+    if fields[0].strip("0123456789."):
+        raise ValueError(f"{where}: expected a header with a puzzle column, or a board, got {fields[0][:90]!r}")
+    others = {i: f"column_{i + 1}" for i in range(2, len(fields))}
+    return _Columns(0, 1 if len(fields) > 1 else None, others), False
+
+
+@dataclass
+class _Boards:
+    """The boards of a file as they are read: `known` is False where a row has no solution."""
+
+    columns: _Columns
+    width: int
+    lines: list[int] = field(default_factory=list)
+    puzzles: list[NDArray[np.int8]] = field(default_factory=list)
+    given: list[NDArray[np.int8]] = field(default_factory=list)
+    known: list[bool] = field(default_factory=list)
+    extra: list[list[str]] = field(default_factory=list)
+    shape: Grid | None = None
+
+    def add(self, line: int, fields: Sequence[str], where: str) -> None:
+        if len(fields) != self.width:
+            raise ValueError(f"{where}: expected {self.width} fields as in the first row, got {len(fields)}")
+        board = _board(fields[self.columns.puzzle], self.shape, "puzzle", where)
+        self.shape = grid_of(len(board))
+        text = "" if self.columns.solution is None else fields[self.columns.solution]
+        self.lines.append(line)
+        self.puzzles.append(board)
+        self.known.append(bool(text))
+        self.given.append(_board(text, self.shape, "solution", where) if text else np.zeros_like(board))
+        self.extra.append([fields[i] for i in self.columns.others])
+
+
+def _read_boards(path: Path, limit: int | None) -> _Boards:
+    boards: _Boards | None = None
+    for line, fields in _rows(path):
+        if boards is not None and limit is not None and len(boards.lines) >= limit:
+            break
+        where = f"{path}, line {line}"
+        if boards is None:
+            columns, header = _find_columns(fields, where)
+            boards = _Boards(columns, len(fields))
+            if header:
+                continue
+        boards.add(line, fields, where)
+    if boards is None or not boards.lines:
+        raise ValueError(f"expected at least one puzzle in {path}, found none")
+    return boards
+
+
 def read_csv(path: str | Path, limit: int | None = None, unique: bool = True) -> Puzzles:
     """Puzzles and solutions of a file, the first `limit` of them; missing solutions are found by the solver.
 
-    `unique=False` keeps puzzles with several solutions where the file says which is meant (some published 4 x
-    4 sets have them); `Puzzles.unique` tells them apart.
+    `unique=False` keeps puzzles with several solutions where the file gives one (some published 4 x 4 sets have them);
+    `Puzzles.unique` marks the others.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"expected a limit of at least 1 puzzle, got {limit}")
     path = Path(path)
-    columns: tuple[int, int | None, dict[int, str]] | None = None
-    shape: Grid | None = None
-    width = 0
-    lines, puzzles, given, has_solution = [], [], [], []
-    extra: dict[str, list[str]] = {}
-    for line, fields in _rows(path):
-        if limit is not None and len(lines) >= limit:
-            break
-        where = f"{path}, line {line}"
-        if columns is None:
-            width = len(fields)
-            if any(name.lower() in PUZZLE_NAMES | SOLUTION_NAMES for name in fields):
-                columns = _columns(fields, where)
-                extra = {name: [] for name in columns[2].values()}
-                continue
-            if fields[0].strip("0123456789."):
-                raise ValueError(f"{where}: expected a header with a puzzle column, or a board, got {fields[0][:90]!r}")
-            columns = (0, 1 if width > 1 else None, {i: f"column_{i + 1}" for i in range(2, width)})
-            extra = {name: [] for name in columns[2].values()}
-        if len(fields) != width:
-            raise ValueError(f"{where}: expected {width} fields as in the first row, got {len(fields)}")
-        at, answer, others = columns
-        board = _board(fields[at], shape, "puzzle", where)
-        shape = grid_of(len(board))
-        text = "" if answer is None else fields[answer]
-        lines.append(line)
-        puzzles.append(board)
-        has_solution.append(bool(text))
-        given.append(_board(text, shape, "solution", where) if text else np.zeros_like(board))
-        for index, name in others.items():
-            extra[name].append(fields[index])
-    if not lines:
-        raise ValueError(f"expected at least one puzzle in {path}, found none")
-    boards, stated, known = np.stack(puzzles), np.stack(given), np.array(has_solution)
+    read = _read_boards(path, limit)
+    boards, stated, known, lines = np.stack(read.puzzles), np.stack(read.given), np.array(read.known), read.lines
     try:
         solutions, counts = solve_many(boards, limit=2)
     except ValueError as error:  # a hostile board
         raise ValueError(f"{path}: {error} (boards are counted from 0)") from error
     if (counts == 0).any():
-        clash = _clash(boards[int(np.argmax(counts == 0))], shape or grid_of(boards.shape[1]))
-        _refuse(
-            path,
-            lines,
-            counts == 0,
-            "the puzzle has no solution" if clash is None else f"clues clash: {clash}",
-        )
+        clash = _clash(boards[int(np.argmax(counts == 0))], grid_of(boards.shape[1]))
+        reason = "the puzzle has no solution" if clash is None else f"clues clash: {clash}"
+        _refuse(path, lines, counts == 0, reason)
     _refuse(path, lines, known & ~is_solution(boards, stated), "the given solution does not solve the puzzle")
     if unique:
         _refuse(path, lines, counts > 1, "the puzzle has several solutions; expected exactly one")
     else:
         _refuse(path, lines, ~known & (counts > 1), "the puzzle has several solutions and none is given")
     solutions[known] = stated[known]
-    return Puzzles(boards, solutions, np.array(lines), counts == 1, {name: tuple(c) for name, c in extra.items()})
+    extra = dict(zip(read.columns.others.values(), zip(*read.extra, strict=True), strict=False))
+    return Puzzles(boards, solutions, np.array(lines), counts == 1, extra)
 
 
 def _refuse(path: Path, lines: Sequence[int], wrong: NDArray[np.bool_], reason: str) -> None:

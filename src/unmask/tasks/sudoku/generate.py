@@ -58,11 +58,11 @@ def _full_grid(solution, board, used, home, units, state):
     unit = below(units.shape[0], state)
     for k in range(n):
         put(units[unit, k], digits[k], board, used, home)
-    return search(board, used, home, units, 1, 10_000, True, state, solution) == 1
+    return search(board, used, home, units, 1, 10_000, state, solution) == 1
 
 
 @njit(cache=True, nogil=True)
-def _dig(board, used, home, units, order, target, scratch, state):
+def _dig(board, used, home, units, order, target, scratch):
     """Blank cells of the full `board` in the given order while the solution stays unique; returns clues left.
 
     One pass is enough: a cell that cannot go now cannot go once fewer clues are left.
@@ -70,6 +70,7 @@ def _dig(board, used, home, units, order, target, scratch, state):
     n = units.shape[1]
     full = (1 << n) - 1
     clues = board.size
+    ascending = np.zeros(0, np.uint64)
     for k in range(order.size):
         if clues == target:
             break
@@ -95,7 +96,7 @@ def _dig(board, used, home, units, order, target, scratch, state):
         while others and unique:
             if others & 1:
                 put(cell, other, board, used, home)
-                unique = search(board, used, home, units, 1, MAX_GUESSES, False, state, scratch) == 0
+                unique = search(board, used, home, units, 1, MAX_GUESSES, ascending, scratch) == 0
                 clear(cell, board, used, home)
             others >>= 1
             other += 1
@@ -107,8 +108,12 @@ def _dig(board, used, home, units, order, target, scratch, state):
 
 
 @njit(cache=True, nogil=True)
-def _generate(seed, start, home, units, targets, cumulative, max_tries, puzzles, solutions):
-    """Fill `puzzles` and `solutions`; returns the clue target that could not be reached, or -1."""
+def _generate(seed, start, home, units, clues, max_tries, puzzles, solutions):
+    """Fill `puzzles` and `solutions`; returns the clue target that could not be reached, or -1.
+
+    `clues`: the possible clue counts, and their cumulative probabilities.
+    """
+    targets, cumulative = clues
     cells = home.shape[0]
     used = np.zeros(units.shape[0], np.int64)
     board = np.zeros(cells, np.int8)
@@ -134,7 +139,7 @@ def _generate(seed, start, home, units, targets, cumulative, max_tries, puzzles,
             for cell in range(cells):
                 put(cell, solutions[i, cell], board, used, home)
             _shuffle(order, state)
-            if _dig(board, used, home, units, order, target, scratch, state) == target:
+            if _dig(board, used, home, units, order, target, scratch) == target:
                 puzzles[i] = board
                 break
     return -1
@@ -189,7 +194,7 @@ def generate(
     puzzles = np.zeros((count, shape.cells), np.int8)
     solutions = np.zeros_like(puzzles)
     missed = _generate(
-        np.uint64(seed), start, shape.home, shape.units, targets, cumulative, max_tries, puzzles, solutions
+        np.uint64(seed), start, shape.home, shape.units, (targets, cumulative), max_tries, puzzles, solutions
     )
     if missed >= 0:
         raise ValueError(

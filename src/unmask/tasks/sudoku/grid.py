@@ -29,39 +29,39 @@ class Grid:
     @cached_property
     def row(self) -> NDArray[np.int64]:
         """`[C]` row of each cell."""
-        return _fixed(np.arange(self.cells) // self.size)
+        return _freeze(np.arange(self.cells) // self.size)
 
     @cached_property
     def column(self) -> NDArray[np.int64]:
         """`[C]` column of each cell."""
-        return _fixed(np.arange(self.cells) % self.size)
+        return _freeze(np.arange(self.cells) % self.size)
 
     @cached_property
     def box(self) -> NDArray[np.int64]:
         """`[C]` box of each cell, boxes numbered row-major."""
         across = self.size // self.box_cols
-        return _fixed(self.row // self.box_rows * across + self.column // self.box_cols)
+        return _freeze(self.row // self.box_rows * across + self.column // self.box_cols)
 
     @cached_property
     def home(self) -> NDArray[np.int64]:
         """`[C, 3]` the three units of each cell, as indices into `units`."""
         n = self.size
-        return _fixed(np.stack([self.row, self.column + n, self.box + 2 * n], axis=1))
+        return _freeze(np.stack([self.row, self.column + n, self.box + 2 * n], axis=1))
 
     @cached_property
     def units(self) -> NDArray[np.int64]:
         """`[3n, n]` cells of each unit, ascending: rows, then columns, then boxes."""
         owners = (self.row, self.column, self.box)
-        return _fixed(np.stack([np.flatnonzero(o == u) for o in owners for u in range(self.size)]))
+        return _freeze(np.stack([np.flatnonzero(o == u) for o in owners for u in range(self.size)]))
 
     @cached_property
     def peers(self) -> NDArray[np.int64]:
         """`[C, P]` the other cells that share a unit with each cell, ascending."""
         shared = (self.home[:, None] == self.home[None]).any(-1) & ~np.eye(self.cells, dtype=bool)
-        return _fixed(np.stack([np.flatnonzero(line) for line in shared]))
+        return _freeze(np.stack([np.flatnonzero(line) for line in shared]))
 
 
-def _fixed(array: NDArray) -> NDArray[np.int64]:
+def _freeze(array: NDArray) -> NDArray[np.int64]:
     # The cached arrays are shared by every caller: writing into one must fail loudly.
     array = np.ascontiguousarray(array, dtype=np.int64)
     array.flags.writeable = False

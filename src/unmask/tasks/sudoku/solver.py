@@ -71,58 +71,76 @@ def occupy(board, used, home):
 
 
 @njit(cache=True, nogil=True)
-def propagate(board, used, home, units, trail, placed):
-    """Place singles until none is left: (consistent, placed, cell to guess or -1 when the board is full)."""
+def _place_naked(board, used, home, full, trail, placed):
+    """One pass over naked singles: (consistent, placed, the blank with the fewest candidates or -1)."""
+    before = placed
+    best, fewest = -1, board.size
+    for cell in range(board.size):
+        if board[cell]:
+            continue
+        mask = candidates(cell, used, home, full)
+        if mask == 0:
+            return False, placed, -1
+        if mask & (mask - 1) == 0:
+            put(cell, lowest_digit(mask), board, used, home)
+            trail[placed] = cell
+            placed += 1
+        elif placed == before:
+            count = bit_count(mask)
+            if count < fewest:
+                best, fewest = cell, count
+    return True, placed, best
+
+
+@njit(cache=True, nogil=True)
+def _place_hidden(board, used, home, units, trail, placed):
+    """One pass over hidden singles: (consistent, placed)."""
     n = units.shape[1]
     full = (1 << n) - 1
-    while True:
-        moved = False
-        best, fewest = -1, n + 1
-        for cell in range(board.size):
-            if board[cell]:
-                continue
-            mask = candidates(cell, used, home, full)
-            if mask == 0:
-                return False, placed, -1
-            if mask & (mask - 1) == 0:
+    for unit in range(units.shape[0]):
+        once, twice = 0, 0
+        for k in range(n):
+            cell = units[unit, k]
+            if board[cell] == 0:
+                mask = candidates(cell, used, home, full)
+                twice |= once & mask
+                once |= mask
+        if once | used[unit] != full:
+            return False, placed
+        single = once & ~twice
+        if single == 0:
+            continue
+        for k in range(n):
+            cell = units[unit, k]
+            if board[cell] == 0:
+                mask = candidates(cell, used, home, full) & single
+                if mask == 0:
+                    continue
+                if mask & (mask - 1):
+                    return False, placed
                 put(cell, lowest_digit(mask), board, used, home)
                 trail[placed] = cell
                 placed += 1
-                moved = True
-            elif not moved:
-                count = bit_count(mask)
-                if count < fewest:
-                    best, fewest = cell, count
-        if moved:
+    return True, placed
+
+
+@njit(cache=True, nogil=True)
+def propagate(board, used, home, units, trail, placed):
+    """Place singles until none is left: (consistent, placed, cell to guess or -1 when the board is full)."""
+    full = (1 << units.shape[1]) - 1
+    while True:
+        before = placed
+        consistent, placed, best = _place_naked(board, used, home, full, trail, placed)
+        if not consistent:
+            return False, placed, -1
+        if placed > before:
             continue
         if best < 0:
             return True, placed, -1
-        for unit in range(units.shape[0]):
-            once, twice = 0, 0
-            for k in range(n):
-                cell = units[unit, k]
-                if board[cell] == 0:
-                    mask = candidates(cell, used, home, full)
-                    twice |= once & mask
-                    once |= mask
-            if once | used[unit] != full:
-                return False, placed, -1
-            single = once & ~twice
-            if single == 0:
-                continue
-            for k in range(n):
-                cell = units[unit, k]
-                if board[cell] == 0:
-                    mask = candidates(cell, used, home, full) & single
-                    if mask == 0:
-                        continue
-                    if mask & (mask - 1):
-                        return False, placed, -1
-                    put(cell, lowest_digit(mask), board, used, home)
-                    trail[placed] = cell
-                    placed += 1
-                    moved = True
-        if not moved:
+        consistent, placed = _place_hidden(board, used, home, units, trail, placed)
+        if not consistent:
+            return False, placed, -1
+        if placed == before:
             return True, placed, best
 
 
@@ -143,10 +161,10 @@ def below(bound, state):
 
 
 @njit(cache=True, nogil=True)
-def search(board, used, home, units, limit, guesses, shuffle, state, first):
+def search(board, used, home, units, limit, guesses, state, first):
     """Count solutions up to `limit`, the first one into `first`; -1 when `guesses` run out.
 
-    `shuffle` tries digits in random order (drawn from `state`). `board` and `used` come back unchanged.
+    Digits are tried from the lowest, or in an order drawn from `state`, unless it is empty. `board` and `used` come back unchanged.
     """
     full = (1 << units.shape[1]) - 1
     trail = np.empty(board.size, np.int64)
@@ -179,7 +197,7 @@ def search(board, used, home, units, limit, guesses, shuffle, state, first):
             placed -= 1
             clear(trail[placed], board, used, home)
         mask = rest[top]
-        if shuffle:
+        if state.size:
             for _ in range(below(bit_count(mask), state)):
                 mask &= mask - 1
         digit = lowest_digit(mask)
@@ -196,12 +214,12 @@ def search(board, used, home, units, limit, guesses, shuffle, state, first):
 @njit(cache=True, nogil=True)
 def _search_many(boards, home, units, limit, guesses, solutions, counts):
     used = np.zeros(units.shape[0], np.int64)
-    state = np.zeros(1, np.uint64)
+    ascending = np.zeros(0, np.uint64)
     board = np.empty(boards.shape[1], np.int8)
     for i in range(boards.shape[0]):
         board[:] = boards[i]
         if occupy(board, used, home):
-            counts[i] = search(board, used, home, units, limit, guesses, False, state, solutions[i])
+            counts[i] = search(board, used, home, units, limit, guesses, ascending, solutions[i])
         else:
             counts[i] = 0
 
@@ -238,11 +256,6 @@ def solve_many(
 ) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
     """Solutions `[N, C]` (blank where there is none) and their number `[N]`, counted up to `limit`."""
     return _run(boards, limit, max_guesses)
-
-
-def count_solutions_many(boards: ArrayLike, limit: int = 2, max_guesses: int = MAX_GUESSES) -> NDArray[np.int64]:
-    """The number of solutions of each board `[N]`, counted up to `limit`."""
-    return _run(boards, limit, max_guesses)[1]
 
 
 def is_solution(puzzles: ArrayLike, solutions: ArrayLike) -> NDArray[np.bool_]:

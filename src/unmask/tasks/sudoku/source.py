@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,17 +12,19 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.decoding.protocols import Canvas
+from unmask.decoding.protocols import Canvas, Denoiser
+from unmask.tasks.kinds import EvaluationRequest, EvaluationSet, GeneratedKind
 from unmask.tasks.sudoku.generate import DEFAULT_CLUES, HISTOGRAMS, clue_table, generate
 from unmask.tasks.sudoku.grid import grid
 from unmask.tasks.sudoku.symmetry import SPLITS, Symmetries, apply, random_symmetries, split_of
+from unmask.tasks.sudoku.task import SudokuTask
 
 PATIENCE = 200
 """Puzzles looked at for each one wanted, before a split is found to be too small."""
 
 
 @dataclass(frozen=True)
-class SudokuData:
+class SudokuData(GeneratedKind):
     """The first ``puzzles`` of a corpus that fall into a ``split``. ``clues``: "rao", "wide", or a range such as "30-40".
 
     ``augment`` draws digits, bands, rows, stacks, columns and transposition anew each time a puzzle is seen.
@@ -35,6 +37,10 @@ class SudokuData:
     augment: bool = True
     seed: int = 0
     kind: Literal["sudoku"] = "sudoku"
+
+    preset = "sas-sudoku-9x9-imperfect"
+    schedulers = (*GeneratedKind.schedulers, "expert")
+    has_clues = True
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
@@ -97,3 +103,64 @@ class SudokuData:
 
     def _symmetries(self, step: int, batch: int) -> Symmetries:
         return random_symmetries(batch, self.size, np.random.default_rng([self.seed, step]))
+
+    def shape(self) -> dict[str, Any]:
+        return {"max_length": self.size**2, "vocab_size": self.size + 1, "mask_id": 0, "grid": self.size}
+
+    @property
+    def problem_count(self) -> int:
+        return self.puzzles
+
+    def first(self, count: int) -> SudokuData:
+        return replace(self, puzzles=min(self.puzzles, count))
+
+    def problems(self, denoiser: Denoiser, name: str) -> SudokuProblems:
+        length = getattr(getattr(denoiser, "config", None), "max_length", self.size**2)
+        if length != self.size**2 or denoiser.mask_id != 0:
+            raise ValueError(
+                f"{name} does not fill {self.size}x{self.size} boards: expected {self.size**2} positions and mask id 0, "
+                f"got {length} and {denoiser.mask_id}; name a denoiser of boards, or other data"
+            )
+        return SudokuProblems(self)
+
+    @classmethod
+    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+        """The puzzles of a CSV file, or generated ones of the denoiser's size."""
+        size = board_size(denoiser, name)
+        if request.data is not None:
+            task = SudokuTask.read(request.data, request.limit)
+        else:
+            task = SudokuTask.generated(request.limit, size, request.clues, "test", request.seed)
+        if task.size != size:
+            raise ValueError(f"{name} decodes {size}x{size} boards, but the puzzles are {task.size}x{task.size}")
+        return EvaluationSet(denoiser, task, lambda token: str(token) if token else "", grid(size))
+
+
+@dataclass(frozen=True, eq=False)
+class SudokuProblems:
+    """Generated puzzles. ``held_out`` takes the clues of the puzzles to hold out."""
+
+    data: SudokuData
+    judge = None
+
+    @property
+    def vary(self) -> Any:
+        return self.data.vary if self.data.augment else None
+
+    def __call__(self, step: int, count: int) -> Canvas:
+        return self.data(step, count)
+
+    def held_out(self, count: int, which: str | None = None) -> SudokuTask:
+        return SudokuTask.generated(count, self.data.size, which, "validation", self.data.seed + 1)
+
+    def fixed(self) -> Canvas:
+        boards = SudokuTask(*self.data.boards)
+        return boards.canvas(range(len(boards)))
+
+
+def board_size(denoiser: Any, name: str) -> int:
+    """The size n of the n x n boards that a denoiser fills."""
+    size = round(denoiser.config.max_length**0.5)
+    if (denoiser.config.max_length, denoiser.config.vocab_size, denoiser.mask_id) != (size * size, size + 1, 0):
+        raise ValueError(f"{name} is not a denoiser of Sudoku boards: expected digits 1..n, and 0 for a hidden cell")
+    return size

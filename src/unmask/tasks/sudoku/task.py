@@ -16,7 +16,6 @@ from torch import Tensor
 from unmask.decoding.protocols import Canvas, Verdict, View
 from unmask.tasks.sudoku.files import read_csv
 from unmask.tasks.sudoku.grid import pretty
-from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.techniques import TECHNIQUES, expert_order, hardest
 
 
@@ -39,6 +38,8 @@ class SudokuTask:
         cls, count: int, size: int = 9, clues: str | None = None, split: str = "test", seed: int = 0
     ) -> SudokuTask:
         """Generated puzzles of a split: none has a relative in another."""
+        from unmask.tasks.sudoku.source import SudokuData  # it imports this module
+
         data = SudokuData(size=size, puzzles=count, clues=clues, split=split, seed=seed)
         return cls(*data.boards, source=f"{count} generated ({split}, clues {clues or 'default'}, seed {seed})")
 

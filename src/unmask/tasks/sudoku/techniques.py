@@ -130,6 +130,17 @@ def _expert(puzzles, solutions, unique, home, units, related, order, technique):
 
 
 @njit(cache=True, nogil=True)
+def _classify(cand, home, single, level, classes):
+    """Give the singles among the unclassified blanks the class `level`; a naked single at level 1 has class 0."""
+    for cell in range(cand.size):
+        if classes[cell] < 7 or cand[cell] == 0:
+            continue
+        naked = cand[cell] & (cand[cell] - 1) == 0
+        if naked or cand[cell] & (single[home[cell, 0]] | single[home[cell, 1]] | single[home[cell, 2]]):
+            classes[cell] = 0 if naked and level == 1 else level
+
+
+@njit(cache=True, nogil=True)
 def _classes(boards, home, units, related, classes):
     cells = boards.shape[1]
     board = np.empty(cells, np.int8)
@@ -149,12 +160,7 @@ def _classes(boards, home, units, related, classes):
             while level > 1 and _eliminate(cand, home, units, related, level) >= 0:
                 pass
             _hidden(cand, units, single)
-            for cell in range(cells):
-                if board[cell] or classes[i, cell] < 7 or cand[cell] == 0:
-                    continue
-                naked = cand[cell] & (cand[cell] - 1) == 0
-                if naked or cand[cell] & (single[home[cell, 0]] | single[home[cell, 1]] | single[home[cell, 2]]):
-                    classes[i, cell] = 0 if naked and level == 1 else level
+            _classify(cand, home, single, level, classes[i])
 
 
 def _related(shape: Grid) -> NDArray[np.bool_]:

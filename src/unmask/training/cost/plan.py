@@ -27,8 +27,7 @@ from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import TransformerConfig
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.tasks.sources import problems
-from unmask.tasks.sudoku.source import SudokuData
+from unmask.tasks.kinds import GeneratedKind
 from unmask.training.cost.flops import head_flops, parameters, policy_flops, trunk_flops
 from unmask.training.cost.preflight import COPIES, JOINED
 from unmask.training.policy.config import PolicyTraining
@@ -306,10 +305,10 @@ def measure(
 
 
 def sample_of(config: Learn, count: int) -> Canvas:
-    """Some of a training's own problems. Boards are generated, few of them sooner than all; text needs its denoiser's tokenizer."""
-    if isinstance(config.data, SudokuData):
-        return replace(config.data, puzzles=min(config.data.puzzles, count))(0, count)
-    return problems(config.data, load_denoiser(config.denoiser), config.denoiser)(0, count)
+    """Some of a training's own problems. Generated ones need no denoiser; text needs its denoiser's tokenizer."""
+    if isinstance(config.data, GeneratedKind):
+        return config.data.first(count)(0, count)
+    return config.data.problems(load_denoiser(config.denoiser), config.denoiser)(0, count)
 
 
 def work_of(config: Learn, shape: TransformerConfig) -> Work:

@@ -24,7 +24,7 @@ from unmask.evaluation.evaluate import evaluate
 from unmask.generation.text_canvas import copy_tokenizer
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
-from unmask.tasks.sources import Data, problems
+from unmask.tasks.kinds import Data
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.masked_trainer import MaskedTraining, Tunable, masked_loss, random_masks, train_masked
 from unmask.training.denoiser.path_masks import PathMasks, walk
@@ -96,7 +96,7 @@ def finetune(
     """
     denoiser = _tunable(config)
     scheduler = load_scheduler(config.order, denoiser, config.denoiser)
-    source = problems(config.data, denoiser, config.denoiser)
+    source = config.data.problems(denoiser, config.denoiser)
     held_out = source.held_out(config.validate, config.validation)
     run = Run.create(folder, config, resume=resume, may_differ=("device",))
     with run.lock():

@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.pricing import price
-from unmask.decoding.protocols import Canvas, Denoiser, Judge, States, Trajectory
+from unmask.decoding.protocols import Canvas, Denoiser, States, Trajectory
+from unmask.tasks.kinds import Judge
 
 AT_ONCE = 256
 """Canvases with one gap that are priced together, unless somebody says otherwise."""

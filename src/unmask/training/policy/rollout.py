@@ -17,9 +17,10 @@ from torch import Tensor
 from unmask.decoding.draws import BERNOULLI_NOISE
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Canvas, Denoiser, Judge, Observe, Scheduler, States, Trajectory, View, needs_truth
+from unmask.decoding.protocols import Canvas, Denoiser, Observe, Scheduler, States, Trajectory, View, needs_truth
 from unmask.schedulers.policy import OrderPolicy
 from unmask.schedulers.posterior import Posterior
+from unmask.tasks.kinds import Judge
 from unmask.training.policy import advantages as grpo
 from unmask.training.policy import rewards as reward
 from unmask.training.policy.config import PolicyTraining

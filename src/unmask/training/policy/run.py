@@ -17,7 +17,7 @@ from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.tasks.sources import Data, problems
+from unmask.tasks.kinds import Data
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
@@ -94,7 +94,7 @@ def learn(
     accelerator = start_accelerator(config.training.mixed_precision)
     processes = ProcessGroup(accelerator)
     denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype)).to(accelerator.device)
-    source = problems(config.data, denoiser, config.denoiser)
+    source = config.data.problems(denoiser, config.denoiser)
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
     if accelerator.is_main_process:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from unmask.decoding.draws import counter_uniform
 from unmask.decoding.loop import unmask
-from unmask.decoding.protocols import Canvas, Denoiser, Judge, Scheduler, Verdict
+from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Verdict
 from unmask.runs.atomic import write_folder
 from unmask.runs.optimizer import dump_optimizer, load_optimizer
 from unmask.runs.processes import ProcessGroup, start_accelerator
@@ -32,6 +32,7 @@ from unmask.runs.run import Run
 from unmask.runs.tensorboard import scalar_writer
 from unmask.schedulers.policy import OrderPolicy
 from unmask.schedulers.posterior import Posterior
+from unmask.tasks.kinds import Judge
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.objectives import Counts, countable, policy_loss
 from unmask.training.policy.rollout import Rollout, collect

@@ -1,8 +1,8 @@
 """Passages of a plain text as canvases of characters: the beginning is given, the rest is hidden.
 
 Token 0 is the mask, 1 any character that is none of the ``ALPHABET`` − 2 most frequent ones, the others are one character each.
-The first nine tenths of the text are for training, the next twentieth for validation, the last for tests. There is nothing to be
-right about in open text: what counts is the likelihood of the passage along the order.
+The first nine tenths of the text are for training, the next twentieth for validation, the last for tests. Open text has no
+right answer: the measure is the likelihood of the passage along the order.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Passages:
         part = self.part(split)
         most = len(part) // self.width
         if count > most:
-            raise ValueError(f"the {split} part of {self.file} has {most} passages, not {count}: ask for fewer")
+            raise ValueError(f"the {split} part of {self.file} has {most} passages, not {count}: lower the count")
         start = torch.arange(count) * (len(part) // count)
         return self._canvas(part[start[:, None] + torch.arange(self.width)])
 
