@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.decoding.guidance import EndingDenoiser, PassThrough, postpone_ends, score_inner_states
+from unmask.decoding.guidance import DenoiserWrapper, EndingDenoiser, postpone_ends, score_inner_states
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
@@ -34,7 +34,7 @@ Decoding.end_floor = 0.4
 """Of damped end tokens: what is left of their probability when nothing is revealed yet."""
 
 
-class PaddingEnds(PassThrough):
+class PaddingEnds(DenoiserWrapper):
     """A denoiser whose padding is an end token, too."""
 
     @property
