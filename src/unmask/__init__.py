@@ -33,29 +33,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Canvas",
-    "Decoding",
-    "Denoiser",
-    "EvaluationOptions",
-    "Generation",
-    "Pace",
-    "Report",
-    "Scheduler",
-    "States",
-    "Task",
-    "Trajectory",
-    "Verdict",
-    "View",
-    "evaluate",
-    "generate",
-    "infill",
-    "load_denoiser",
-    "load_pace",
-    "load_scheduler",
-    "scheduler",
-    "trajectory_logp",
-    "unmask",
-]
+    "Canvas", "Decoding", "Denoiser", "EvaluationOptions", "Generation", "Pace", "Report", "Scheduler", "States", "Task",
+    "Trajectory", "Verdict", "View", "evaluate", "generate", "infill", "load_denoiser", "load_pace",
+    "load_scheduler", "scheduler", "trajectory_logp", "unmask",
+]  # fmt: skip
 
 _MODULES = {
     "unmask.decoding.loop": ("trajectory_logp", "unmask"),

@@ -18,7 +18,7 @@ from unmask.decoding.protocols import Canvas, Trajectory, View
 from unmask.schedulers.heuristics import confidence, look_ahead, margin, random
 from unmask.schedulers.loading import load_scheduler
 
-REGIMES = {
+DECODINGS = {
     "any order": Decoding(),
     "blocks": Decoding(block=4),
     "parallel": Decoding(block=5, steps=6),
@@ -44,12 +44,12 @@ def assert_same(trajectory: Trajectory, row: int, alone: Trajectory, offset: int
 
 
 @pytest.mark.parametrize("scheduler", ["confidence", "gumbel_confidence", "look_ahead"])
-@pytest.mark.parametrize("name", REGIMES)
+@pytest.mark.parametrize("name", DECODINGS)
 def test_mixed_puzzles(name: str, scheduler: str) -> None:
     """Rows with nothing hidden up to everything hidden, some of which end early."""
     denoiser = CountingTable(end_ids=(0,), pad_id=6)
     tokens, _ = puzzles(denoiser, 5, 10)
-    rule, decoding = load_scheduler(scheduler), REGIMES[name]
+    rule, decoding = load_scheduler(scheduler), DECODINGS[name]
     trajectory = unmask(denoiser, rule, Canvas(tokens, seeds=SEEDS), decoding, record=False)
     for row in range(5):
         one = slice(row, row + 1)
@@ -62,7 +62,7 @@ def test_mixed_puzzles(name: str, scheduler: str) -> None:
 def test_permuting_the_batch_permutes_the_trajectory(scheduler: str) -> None:
     denoiser = CountingTable(end_ids=(0,), pad_id=6)
     tokens, target = puzzles(denoiser, 5, 10)
-    rule, decoding, turn = load_scheduler(scheduler), REGIMES["all random"], torch.tensor([3, 0, 4, 1, 2])
+    rule, decoding, turn = load_scheduler(scheduler), DECODINGS["all random"], torch.tensor([3, 0, 4, 1, 2])
     trajectory = unmask(denoiser, rule, Canvas(tokens, target=target, seeds=SEEDS), decoding)
     turned = unmask(denoiser, rule, Canvas(tokens[turn], target=target[turn], seeds=SEEDS[turn]), decoding)
     for field in ("tokens", "order", "step", "logp", "order_logp", "score"):
@@ -110,18 +110,18 @@ SIDES = {"left": [True] * 4, "right": [False] * 4, "both": [True, False, True, F
 
 
 @pytest.mark.parametrize(("side", "filler"), [("left", 0), ("right", 0), ("both", 12)])  # 12: the mask token as padding
-@pytest.mark.parametrize("name", REGIMES)
+@pytest.mark.parametrize("name", DECODINGS)
 def test_mixed_prompts(name: str, side: str, filler: int) -> None:
     denoiser = text_denoiser()
     rows = prompts(denoiser.mask_id)
     tokens, attention, offsets = padded(rows, SIDES[side], filler)
     trajectory = unmask(
-        denoiser, confidence, Canvas(tokens, attention=attention, seeds=SEEDS[:4]), REGIMES[name], record=False
+        denoiser, confidence, Canvas(tokens, attention=attention, seeds=SEEDS[:4]), DECODINGS[name], record=False
     )
     assert torch.equal(trajectory.tokens[~attention], tokens[~attention])
     for row, own in enumerate(rows):
         alone = unmask(
-            denoiser, confidence, Canvas(torch.tensor([own]), seeds=SEEDS[row : row + 1]), REGIMES[name], record=False
+            denoiser, confidence, Canvas(torch.tensor([own]), seeds=SEEDS[row : row + 1]), DECODINGS[name], record=False
         )
         assert_same(trajectory, row, alone, offsets[row])
 
@@ -145,7 +145,7 @@ def test_finished_rows_cost_nothing(name: str) -> None:
     """Forwards: one per row and step. Prices: the eligible positions of each state, and nothing else."""
     denoiser = CountingTable(end_ids=(0,))
     tokens, _ = puzzles(denoiser, 8, 11)
-    trajectory = unmask(denoiser, confidence, tokens, REGIMES[name])
+    trajectory = unmask(denoiser, confidence, tokens, DECODINGS[name])
     steps = torch.where(trajectory.reveals > 0, trajectory.step.amax(1) + 1, 0)
     assert denoiser.forwarded == trajectory.denoiser_calls == int(steps.sum())
     assert [len(batch) for batch in denoiser.canvases] == [int((steps > s).sum()) for s in range(trajectory.steps)]
@@ -153,7 +153,7 @@ def test_finished_rows_cost_nothing(name: str) -> None:
     assert denoiser.priced == [
         int(trajectory.states.eligible[trajectory.states.step == s].sum()) for s in range(trajectory.steps)
     ]
-    block = REGIMES[name].block
+    block = DECODINGS[name].block
     assert block is None or max(denoiser.priced) <= block * len(tokens)
 
 
@@ -171,7 +171,7 @@ def test_prices_all_prices_every_hidden_position() -> None:
     assert torch.equal(trajectory.order, unmask(denoiser, confidence, tokens, Decoding(block=3)).order)
 
 
-@pytest.mark.parametrize("name", REGIMES)
+@pytest.mark.parametrize("name", DECODINGS)
 def test_shared_canvases_are_priced_once(name: str) -> None:
     """A group of orders from one prompt begins with one canvas: the same trajectories for fewer forwards."""
     plain, sharing = CountingTable(), CountingTable()
@@ -179,7 +179,7 @@ def test_shared_canvases_are_priced_once(name: str) -> None:
     group = tokens.repeat_interleave(5, dim=0)
     seeds = torch.arange(20)
     trajectories = [
-        unmask(d, confidence, Canvas(group, seeds=seeds), replace(REGIMES[name], share=share))
+        unmask(d, confidence, Canvas(group, seeds=seeds), replace(DECODINGS[name], share=share))
         for d, share in ((plain, False), (sharing, True))
     ]
     for field in ("tokens", "order", "step", "logp", "order_logp", "score"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ from support.tokenizers import words
 from unmask.decoding.caching import CachedDenoiser, with_cache
 from unmask.decoding.guidance import GuidedDenoiser
 from unmask.decoding.loop import trajectory_logp, unmask
-from unmask.decoding.options import Decoding
+from unmask.decoding.options import Cache, Decoding
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import Canvas, Focus, View, scheduler
 from unmask.denoisers.loading import load_denoiser
@@ -73,7 +73,7 @@ def assert_same(a: Any, b: Any) -> None:
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_refresh_at_every_step_is_no_cache(family: str, cache: str) -> None:
+def test_a_refresh_at_every_step_is_no_cache(family: str, cache: Cache) -> None:
     denoiser = model(family)
     canvas = canvases(denoiser)
     plain, exact = decode(denoiser, **canvas), decode(with_cache(denoiser, cache, 1), **canvas)
@@ -83,7 +83,7 @@ def test_a_refresh_at_every_step_is_no_cache(family: str, cache: str) -> None:
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 @pytest.mark.parametrize(("family", "steps"), [("ours", None), ("llada", 6), ("dream", None), ("dream", 6)])
-def test_a_cache_is_exact_for_one_transformer_block(family: str, cache: str, steps: int | None) -> None:
+def test_a_cache_is_exact_for_one_transformer_block(family: str, cache: Cache, steps: int | None) -> None:
     """Keys and values of the only block are functions of token and place: none is ever stale."""
     denoiser = model(family, layers=1)
     canvas = canvases(denoiser)
@@ -119,7 +119,7 @@ class Stale:
 
 @torch.no_grad()
 def plain_cached_decode(
-    denoiser: Transformer, tokens: Tensor, attention: Tensor, start: int, block: int, cache: str, refresh: int
+    denoiser: Transformer, tokens: Tensor, attention: Tensor, start: int, block: int, cache: Cache, refresh: int
 ) -> list[int]:
     """One row by confidence: its order, by the definition."""
     stale, tokens, order, length = Stale(denoiser), tokens.clone()[None], [], len(tokens)
@@ -144,7 +144,7 @@ def plain_cached_decode(
 @pytest.mark.parametrize("refresh", [3, 99])
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_stale_keys_and_values_match_the_definition(family: str, cache: str, refresh: int) -> None:
+def test_stale_keys_and_values_match_the_definition(family: str, cache: Cache, refresh: int) -> None:
     """Rows of a padded batch, which are in different blocks most of the time, against each row by itself in plain forwards."""
     denoiser, start = model(family, layers=3), 5
     canvas = canvases(denoiser, rows=3)
@@ -166,7 +166,7 @@ def test_a_cache_is_not_exact_for_several_blocks() -> None:
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 @pytest.mark.parametrize("family", ["ours", "dream"])
-def test_a_row_does_not_depend_on_its_batch(family: str, cache: str) -> None:
+def test_a_row_does_not_depend_on_its_batch(family: str, cache: Cache) -> None:
     """Nor on padding: rows that leave early, stand in other blocks and are refreshed at other times, against each alone."""
     denoiser = model(family, layers=3)
     canvas = canvases(denoiser, rows=5)
@@ -231,7 +231,7 @@ def test_positions_are_counted_as_they_are_computed() -> None:
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
-def test_guidance_stores_both_canvases_separately(cache: str) -> None:
+def test_guidance_stores_both_canvases_separately(cache: Cache) -> None:
     """Exact for one block of weights; for several, with a refresh at every step."""
     for layers, refresh in ((1, None), (2, 1)):
         denoiser = model("llada", layers)
@@ -254,7 +254,7 @@ def test_guidance_stores_both_canvases_separately(cache: str) -> None:
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
-def test_a_grid_is_cached_too(cache: str) -> None:
+def test_a_grid_is_cached_too(cache: Cache) -> None:
     """Heads that see a row, a column or a box; given and hidden cells in each block; three layers, so that much is stale."""
 
     def grid() -> Transformer:
@@ -287,7 +287,7 @@ def test_a_policy_sees_stored_prices_outside_the_block(kind: str) -> None:
     policy = OrderPolicy(config).requires_grad_(False)
     canvas = canvases(denoiser)
     assert_same(decode(denoiser, policy, **canvas), decode(with_cache(denoiser, "dual", 1), policy, **canvas))
-    for cache in ("prefix", "dual"):
+    for cache in get_args(Cache)[1:]:
         seen: list[View] = []
 
         @scheduler(prices_all=True)
@@ -342,7 +342,7 @@ def test_generate_with_every_family(tmp_path: Path, family: str) -> None:
         return generate(denoiser, words(31), PROMPTS, decoding=replace(decoding, **changed), length=12).trajectory
 
     plain, guided = continue_prompts(), continue_prompts(guidance=0.5)
-    for cache in ("prefix", "dual"):
+    for cache in get_args(Cache)[1:]:
         assert torch.equal(continue_prompts(cache=cache, refresh=1).tokens, plain.tokens)
         cached = continue_prompts(cache=cache, guidance=0.5)
         assert cached.denoiser_calls == guided.denoiser_calls

@@ -323,10 +323,10 @@ def policy(tmp_path: Path) -> Path:
         ({"n_layers": 0}, "n_layers: expected"),
         ({"width": "16"}, "expected int"),
         ({"size": 10**6}, "size must be"),
-        ({"kind": "pickle"}, "kind: expected"),
+        ({"kind": "pickle"}, "kind must be"),
         ({"temperature": 0}, "temperature: expected"),
         ({"depth": 3}, "unknown key"),
-        ({"features": ["mood"]}, "features"),
+        ({"features": ["mood"]}, "features must be"),
     ],
 )
 def test_a_policy_with_a_hostile_configuration(change: dict[str, object], message: str, policy: Path) -> None:

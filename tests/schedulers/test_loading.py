@@ -72,7 +72,7 @@ def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no network\nsecond line")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    with pytest.raises(ValueError, match=r"there is no folder 'some/model', and the hub .*: no network$"):
+    with pytest.raises(ValueError, match=r"'some/model' is neither a local folder nor a model on the Hub: no network$"):
         load_denoiser("some/model")
 
 

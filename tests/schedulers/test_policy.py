@@ -14,10 +14,9 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Scheduler, View, scheduler
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.heuristics import confidence, uncertainty
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import KINDS, OrderPolicy, PolicyConfig
 from unmask.tasks.sudoku import apply, generate, random_symmetries
 
-KINDS = ("mlp", "transformer", "hidden", "grid")
 DENOISER = load_denoiser("sudoku-9x9-imperfect")
 
 
@@ -151,7 +150,7 @@ def test_a_denoiser_that_does_not_fit_is_refused() -> None:
         ({"kind": "oracle"}, "kind"),
         ({"kind": "mlp", "features": ("luck",)}, "luck"),
         ({"kind": "mlp", "temperature": 0.0}, "temperature"),
-        ({"kind": "mlp", "base": "luck"}, "base: expected 'confidence' or 'uncertainty'"),
+        ({"kind": "mlp", "base": "luck"}, "base must be one of confidence, uncertainty"),
     ],
 )
 def test_bad_configurations_are_refused(options: dict[str, object], message: str) -> None:

@@ -1,3 +1,5 @@
+"""4×4 Sudoku canvases with a given number of hidden cells."""
+
 from __future__ import annotations
 
 import numpy as np

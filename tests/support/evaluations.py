@@ -1,3 +1,5 @@
+"""Evaluation reports written by hand, for tables and pages."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""A playground server in a thread, and waiting for it."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,3 +1,5 @@
+"""Presets of trainings that take seconds, as TOML."""
+
 from __future__ import annotations
 
 TINY = """# An order in seconds.

@@ -1,3 +1,5 @@
+"""Work in several processes that form one process group."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""Plain reference implementations of distributions, budgets and heuristics, written from their definitions."""
+
 from __future__ import annotations
 
 import math

@@ -1,3 +1,5 @@
+"""A second stage on a tiny text denoiser."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Tokenizers of a few words, and the ids of a denoiser without weights."""
+
 from __future__ import annotations
 
 import json

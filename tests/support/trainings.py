@@ -1,3 +1,5 @@
+"""A policy training of six steps on 4×4 Sudoku."""
+
 from __future__ import annotations
 
 import torch

@@ -61,12 +61,6 @@ class CachedDenoiser(DenoiserWrapper):
         with self.count_calls(tokens.shape[1]):
             return self._step(tokens, attention, focus)
 
-    def logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
-        return self.inner.logits(hidden)
-
-    def states(self, hidden: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        return self.inner.states(hidden) if isinstance(self.inner, DenoiserWrapper) else hidden
-
     def _step(
         self, tokens: Int[Tensor, "b L"], attention: Bool[Tensor, "b L"] | None, focus: Focus
     ) -> Float[Tensor, "b L D"]:

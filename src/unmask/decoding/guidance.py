@@ -15,7 +15,6 @@ further channels of the state.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,8 +32,8 @@ NEVER = -1e4
 """A log-factor that stands for probability 0 and that every floating-point type can hold."""
 
 
-class DenoiserWrapper(ABC):
-    """A denoiser around another one. It counts the calls that the inner one gets through it."""
+class DenoiserWrapper:
+    """A denoiser around another one, which it repeats; subclasses change one thing. It counts the inner one's calls through it."""
 
     def __init__(self, inner: Denoiser) -> None:
         self.inner = inner
@@ -86,22 +85,6 @@ class DenoiserWrapper(ABC):
         self.forwarded += self.inner.forwarded - forwarded
         self.computed += count_positions(self.inner, length) - positions
 
-    @abstractmethod
-    def hidden(
-        self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
-    ) -> Float[Tensor, "B L E"]: ...
-
-    @abstractmethod
-    def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]: ...
-
-    @abstractmethod
-    def states(self, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
-        """The states of the innermost denoiser on the canvas as it is."""
-
-
-class PassThrough(DenoiserWrapper):
-    """A wrapper that changes nothing: the base of wrappers that change one thing."""
-
     def hidden(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
     ) -> Float[Tensor, "B L E"]:
@@ -111,7 +94,8 @@ class PassThrough(DenoiserWrapper):
         return self.inner.logits(hidden)
 
     def states(self, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
-        return hidden
+        """The states of the innermost denoiser on the canvas as it is."""
+        return self.inner.states(hidden) if isinstance(self.inner, DenoiserWrapper) else hidden
 
 
 class GuidedDenoiser(DenoiserWrapper):
@@ -138,7 +122,7 @@ class GuidedDenoiser(DenoiserWrapper):
         return without + (self.scale + 1) * (with_prompt - without)
 
     def states(self, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
-        return _innermost(self.inner, hidden.chunk(2, dim=-1)[0])
+        return super().states(hidden.chunk(2, dim=-1)[0])
 
 
 class EndingDenoiser(DenoiserWrapper):
@@ -202,7 +186,7 @@ class EndingDenoiser(DenoiserWrapper):
         return logits.index_add(1, ends, factor.expand(-1, len(ends)))
 
     def states(self, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
-        return _innermost(self.inner, hidden[..., :-2] if self.changes else hidden)
+        return super().states(hidden[..., :-2] if self.changes else hidden)
 
     def _log_factor(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B L"]:
         """By how much the logits of end tokens change at each position."""
@@ -246,7 +230,3 @@ def score_inner_states(scheduler: Scheduler, denoiser: DenoiserWrapper) -> Sched
         return scheduler(replace(view, states=denoiser.states(view.states)))
 
     return wrap_scheduler(scheduler, score)
-
-
-def _innermost(inner: Denoiser, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
-    return inner.states(hidden) if isinstance(inner, DenoiserWrapper) else hidden

@@ -12,6 +12,9 @@ from torch import Tensor
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Focus
 
+PER_ROW = ["tokens", "hidden", "index", "block", "place", "rows", "total", "seeds", "size", "budget", "block_step"]
+"""The attributes of ``LiveRows`` that have a row per live row."""
+
 
 class LiveRows:
     """The live rows of one decoding: their canvases, blocks and budgets. Finished rows are written to ``result`` and leave."""
@@ -103,19 +106,7 @@ class LiveRows:
         if bool(live.all()):
             return
         self.result[self.rows[~live]] = self.tokens[~live]
-        for name in (
-            "tokens",
-            "hidden",
-            "index",
-            "block",
-            "place",
-            "rows",
-            "total",
-            "seeds",
-            "size",
-            "budget",
-            "block_step",
-        ):
+        for name in PER_ROW:
             setattr(self, name, getattr(self, name)[live])
         if self.attention is not None:
             self.attention = self.attention[live]

@@ -10,7 +10,7 @@ the canvas that it observes, hidden tokens are masks.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
@@ -19,9 +19,12 @@ from torch import Tensor, nn
 
 from unmask.decoding.protocols import Denoiser, View
 from unmask.runs.config import Count, Positive, config
+from unmask.runs.names import did_you_mean
 from unmask.schedulers.networks import MLP, Attentive, Grid, Projection
 
-Feature = Literal["confidence", "entropy", "position", "margin", "progress", "left", "right"]
+FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
+KINDS = ("mlp", "transformer", "hidden", "grid")
+BASES = ("confidence", "uncertainty")
 LOGIT_CAP = 30.0
 
 
@@ -36,16 +39,16 @@ class PolicyConfig:
     and the head is not computed for the rest. ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
     """
 
-    kind: Literal["mlp", "transformer", "hidden", "grid"] = "grid"
+    kind: str = "grid"
     width: Count = 24
     n_layers: Count = 3
     n_heads: Count = 4
-    features: Sequence[Feature] = ("confidence", "entropy", "position")
+    features: Sequence[str] = ("confidence", "entropy", "position")
     tokens: bool = True
     distribution: bool = True
     blockwise: bool = False
     residual: bool = True
-    base: Literal["confidence", "uncertainty"] = "confidence"
+    base: str = "confidence"
     temperature: Positive = 1.0
     size: int | None = None
     length: int | None = None
@@ -56,6 +59,14 @@ class PolicyConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))  # JSON brings a list
+        for what, values, known in (
+            ("kind", (self.kind,), KINDS),
+            ("features", self.features, FEATURES),
+            ("base", (self.base,), BASES),
+        ):
+            if unknown := [value for value in values if value not in known]:
+                near = did_you_mean(unknown[0], known)
+                raise ValueError(f"the policy's {what} must be one of {', '.join(known)}, got {unknown[0]!r}{near}")
         if self.blockwise and self.kind == "grid":
             raise ValueError("a grid policy reads the whole board: blockwise goes with the other kinds")
         if self.kind == "transformer" and self.width % self.n_heads:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.decoding.guidance import PassThrough
+from unmask.decoding.guidance import DenoiserWrapper
 from unmask.decoding.protocols import Canvas, Focus
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.config import PolicyTraining
@@ -46,7 +46,7 @@ class Learning:
 QUICK = Learning(width=128, layers=2, prompt=8, length=8, prompts=1, repeats=2)
 
 
-class Recorder(PassThrough):
+class Recorder(DenoiserWrapper):
     """Records the canvases that go through the denoiser."""
 
     def __init__(self, inner: Any) -> None:

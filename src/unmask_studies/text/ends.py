@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.draws import row_seeds
-from unmask.decoding.guidance import Ending, PassThrough, postpone_ends, score_inner_states
+from unmask.decoding.guidance import DenoiserWrapper, EndingDenoiser, postpone_ends, score_inner_states
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
@@ -36,7 +36,7 @@ FLOOR = Decoding().end_floor
 WAYS = ("allow", "damp", "suppress")
 
 
-class PaddingEnds(PassThrough):
+class PaddingEnds(DenoiserWrapper):
     """A denoiser whose padding is an end token, too."""
 
     @property
