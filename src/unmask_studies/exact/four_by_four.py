@@ -10,7 +10,7 @@ A denoiser that is nearly perfect leaves no gap (Rem. expressivity_exactness): u
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
@@ -42,7 +42,7 @@ from unmask_studies.exact.optimum import (
     solve_chance,
 )
 from unmask_studies.reports import to_json
-from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow
 
 HEURISTICS: dict[str, Scheduler] = {"confidence": confidence, "margin": margin, "entropy": entropy, "expert": expert}
@@ -102,7 +102,7 @@ class FourByFour(GridStudy):
     group: int = 6
     lr: float = 1e-2
     policy: PolicyConfig = field(default_factory=lambda: PolicyConfig(width=16, n_layers=2))
-    data: SudokuData = field(default_factory=lambda: SudokuData(size=4, puzzles=4000, clues="5-7"))
+    training_boards: SudokuData = field(default_factory=lambda: SudokuData(size=4, puzzles=4000, clues="5-7"))
     puzzles: int = 200
     clues: str = "6-7"
     ambiguous: int = 40
@@ -136,10 +136,10 @@ class FourByFour(GridStudy):
         training = PolicyTraining(advantage=arm.removesuffix("_unbiased"), prompts=prompts, group=group, **shared)
         return replace(training, future=group / (group - 1)) if arm == "all_action_unbiased" else training
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return (["exact learning"],)
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         return to_json(self.run(load_denoiser(self.denoiser)))
 
     def run(self, denoiser: Denoiser) -> ExactResults:
@@ -147,7 +147,7 @@ class FourByFour(GridStudy):
         policies, calls = {"untrained": self._new_policy(denoiser)}, {}
         for arm in self.arms:
             policies[arm] = self._new_policy(denoiser)
-            calls[arm] = list(train_policy(denoiser, policies[arm], self.data, self.training(arm)))[-1][
+            calls[arm] = list(train_policy(denoiser, policies[arm], self.training_boards, self.training(arm)))[-1][
                 "denoiser_calls"
             ]
         unique = list(unique_boards(self.puzzles, self.clues, self.seed))

@@ -7,7 +7,7 @@ revealed, ``suppress`` postpones them until nothing else is left of the block. P
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from unmask.tasks.text_problems import WrittenTask
 from unmask.tasks.vocabulary import END, PAD
 from unmask_studies import figures
 from unmask_studies.reports import BATCH, get_denoiser
-from unmask_studies.study import Findings, Results
+from unmask_studies.study import Axes, Findings, Result, Results
 from unmask_studies.tables import LEARNED, Table, TableRow, count_limits, label, points_gap
 from unmask_studies.text.study import Models, TextStudy, kind_of, policy_of
 
@@ -75,10 +75,10 @@ class Ends(TextStudy):
     def needs(self) -> tuple[Sequence[str], Sequence[str]]:
         return [self.task], [policy_of(self.task)]
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return (*self.schedulers, LEARNED), WAYS
 
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         name, ends = key
         problems = self.sets.problems(self.task, self.region)
         denoiser = get_denoiser(models.denoiser(self.task))

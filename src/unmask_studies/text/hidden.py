@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from unmask.decoding.options import Decoding
 from unmask_studies import paper_numbers
 from unmask_studies.plots import plot_reports
 from unmask_studies.reports import find_leader, join_reports
-from unmask_studies.study import Findings, Results
+from unmask_studies.study import Axes, Findings, Result, Results
 from unmask_studies.tables import BOLD, Cell, Table, TableRow, against, label, solved
 from unmask_studies.text.study import Models, TextStudy, block_sizes, name_blocks
 
@@ -35,10 +35,10 @@ class Hidden(TextStudy):
     def needs(self) -> tuple[Sequence[str], Sequence[str]]:
         return [self.task], [self.features, self.hidden]
 
-    def axes(self) -> Sequence[Iterable[str | int]]:
+    def axes(self) -> Axes:
         return self.blocks, self.rows
 
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         count, scheduler = key
         return models.evaluate(self.task, scheduler, Decoding(block=block_sizes(self.task, self.blocks)[count]))
 

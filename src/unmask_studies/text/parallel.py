@@ -7,7 +7,7 @@ choose how many positions to reveal in a step: threshold, factor and entropy bou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from unmask.decoding.paces import load_pace
 from unmask.evaluation.evaluate import Report
 from unmask_studies import figures
 from unmask_studies.reports import difference, join_reports
-from unmask_studies.study import Findings, Results
+from unmask_studies.study import Axes, Findings, Result, Results
 from unmask_studies.tables import Cell, Table, TableRow, against, label, limits, solved
 from unmask_studies.text.study import Models, TextStudy, kind_of
 
@@ -66,10 +66,10 @@ class Parallel(TextStudy):
     def needs(self) -> tuple[Sequence[str], Sequence[str]]:
         return [self.task], [self.sequential, self.parallel]
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return self.rules, self.rows
 
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         rule, scheduler = key
         return models.evaluate(self.task, scheduler, self.rules[rule])
 

@@ -6,7 +6,7 @@ many denoiser calls with each of them, but for equal states, which share one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from unmask.decoding.options import Decoding
 from unmask.report.numbers import percent
 from unmask_studies import figures
 from unmask_studies.reports import join_reports
-from unmask_studies.study import Findings, Key, Results
+from unmask_studies.study import Axes, Findings, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, against, count_limits, label, solved
 from unmask_studies.text.study import Models, TextStudy
 from unmask_studies.training_runs import read_curve
@@ -43,13 +43,13 @@ class Rewards(TextStudy):
     def needs(self) -> tuple[Sequence[str], Sequence[str]]:
         return [self.task], self.presets
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return ["solved"], self.rows
 
     def grid(self) -> list[Key]:
         return super().grid() + [("curve", preset) for preset in self.presets]
 
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         what, name = key
         if what == "curve":
             return {"curve": read_curve(models.policy(name))}

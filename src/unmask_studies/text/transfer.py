@@ -5,7 +5,7 @@ A transferred policy reads statistics alone: of a position it sees the denoiser'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from unmask.evaluation.evaluate import Report
 from unmask.report.numbers import percent
 from unmask_studies import figures, paper_numbers
 from unmask_studies.reports import join_reports
-from unmask_studies.study import Findings, Results
+from unmask_studies.study import Axes, Findings, Result, Results
 from unmask_studies.tables import Table, TableRow, against, label, limits, solved
 from unmask_studies.text.study import Models, TextStudy, block_sizes, name_blocks
 
@@ -41,10 +41,10 @@ class Transfer(TextStudy):
     def needs(self) -> tuple[Sequence[str], Sequence[str]]:
         return self.tasks, self.learned
 
-    def axes(self) -> Sequence[Iterable[str | int]]:
+    def axes(self) -> Axes:
         return self.tasks, self.blocks, self.rows
 
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         task, count, scheduler = key
         return models.evaluate(task, scheduler, Decoding(block=block_sizes(task, self.blocks)[count]))
 
