@@ -158,9 +158,9 @@ def test_the_frontier_is_strong_only_where_the_paired_interval_excludes_0() -> N
 
 
 SHRUNK: dict[str, dict[str, Any]] = {
-    "transfer": {"blocks": (1,), "heuristics": ("confidence",)},
-    "rewards": {"heuristics": ("confidence",)},
-    "hidden": {"blocks": (2,), "heuristics": ("confidence",)},
+    "transfer": {"blocks": (1,), "schedulers": ("confidence",)},
+    "rewards": {"schedulers": ("confidence",)},
+    "hidden": {"blocks": (2,), "schedulers": ("confidence",)},
     "ends": {"task": "code", "schedulers": ("confidence",)},
     "countdown": {"schedulers": ("confidence",)},
 }

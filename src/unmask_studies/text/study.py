@@ -18,7 +18,7 @@ from unmask.tasks.kinds import WRITTEN
 from unmask.tasks.text_problems import Written, WrittenTask
 from unmask_studies.reports import evaluate_scheduler, get_denoiser
 from unmask_studies.study import GridStudy, Key, Result
-from unmask_studies.tables import LEARNED
+from unmask_studies.tables import LEARNED, label
 from unmask_studies.training_runs import (
     ensure_run,
     find_run,
@@ -151,6 +151,33 @@ class TextStudy(GridStudy):
     def measure_with(self, models: Models, *key: Any) -> Result:
         """The result at a point of the axes."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TaskStudy(TextStudy):
+    """``schedulers`` on one ``task``, beside ``policies``, presets of ``unmask train``; without any, the task's own policy.
+
+    ``names`` are those of the policies in tables.
+    """
+
+    task: str = "arithmetic"
+    schedulers: tuple[str, ...] = ("left_to_right", "confidence", "margin", "entropy")
+    policies: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.policies):
+            raise ValueError(f"expected a name for each policy, got {len(self.names)} for {len(self.policies)}")
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return (*self.schedulers, *(self.policies or (LEARNED,)))
+
+    def label(self, name: str) -> str:
+        return dict(zip(self.policies, self.names, strict=True)).get(name, label(name))
+
+    def needs(self) -> tuple[Sequence[str], Sequence[str]]:
+        return [self.task], self.policies or [policy_of(self.task)]
 
 
 def kind_of(task: str) -> type[Written]:
