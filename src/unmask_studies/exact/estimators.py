@@ -55,7 +55,9 @@ class Slopes:
         return weight[..., hidden] @ self.slope[hidden]
 
 
-def slopes(lattice: Lattice, policy: OrderPolicy, reward_floor: float = -10.0, states_at_once: int = 8) -> Slopes:
+def compute_slopes(
+    lattice: Lattice, policy: OrderPolicy, reward_floor: float = -10.0, states_at_once: int = 8
+) -> Slopes:
     """Differentiate the policy's choice in every state; ``reward_floor`` is the trainer's."""
     S, n = lattice.logp.shape
     tau, positions = policy.config.temperature, lattice.positions
@@ -119,7 +121,7 @@ class Estimator:
 def expected_gradient(canvas: Slopes, estimator: Estimator, group: int) -> Float[Tensor, "F"]:
     """The mean of an estimator that is not normalised, exactly."""
     if estimator.normalised:
-        raise ValueError("a normalised estimator has no closed form: sample it with sampled_gradients")
+        raise ValueError("a normalised estimator has no closed form: sample it with sample_gradients")
     whole = exact_gradient(canvas)
     if estimator.advantage in BOUNDS:
         return whole
@@ -130,7 +132,7 @@ def expected_gradient(canvas: Slopes, estimator: Estimator, group: int) -> Float
     return now + sampled * (whole - now)
 
 
-def sampled_gradients(
+def sample_gradients(
     canvas: Slopes, estimator: Estimator, orders: Int[Tensor, "K G n"], std_floor: float = 0.1
 ) -> Float[Tensor, "K F"]:
     """The estimate of each group of orders, as ``policy_loss`` would make it at the policy that drew them."""
@@ -184,7 +186,7 @@ class Quality:
     forwards: float
 
 
-def estimator_quality(
+def measure_quality(
     canvases: Sequence[Slopes], estimators: Sequence[Estimator], group: int, groups: int = 1000, seed: int = 0
 ) -> list[Quality]:
     """Sample every estimator on the same orders."""
@@ -206,7 +208,7 @@ def _quality(
     whole = torch.stack(list(exact)).mean(0)
     means, spreads, angles = [], [], []
     for canvas, orders, truth in zip(canvases, draws, exact, strict=True):
-        estimates = sampled_gradients(canvas, estimator, orders)
+        estimates = sample_gradients(canvas, estimator, orders)
         means.append(estimates.mean(0))
         spreads.append(float((estimates - means[-1]).square().sum()) / (groups - 1))
         angles.append(float(torch.cosine_similarity(estimates, truth[None], dim=1).mean()))

@@ -32,13 +32,13 @@ from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.trainer import train_policy
 from unmask_studies import figures
 from unmask_studies.exact.boards import Board, ambiguous_boards, unique_boards
-from unmask_studies.exact.estimators import Estimator, Quality, estimator_quality, slopes
+from unmask_studies.exact.estimators import Estimator, Quality, compute_slopes, measure_quality
 from unmask_studies.exact.optimum import (
     best_policy,
     clairvoyant_value,
-    completions,
+    measure_share,
     policy_value,
-    share_closed,
+    price_completions,
     solve_chance,
 )
 from unmask_studies.reports import to_json
@@ -172,11 +172,11 @@ class FourByFour(GridStudy):
 
     def _measure_qualities(self, denoiser: Denoiser, policy: OrderPolicy) -> list[Quality]:
         boards = unique_boards(self.estimator_canvases, self.estimator_clues, self.seed)
-        sample = [slopes(lattice(denoiser, tokens, truths[0]), policy) for tokens, truths in boards]
+        sample = [compute_slopes(lattice(denoiser, tokens, truths[0]), policy) for tokens, truths in boards]
         # Groups of one have no baseline: only the estimate without a future is left.
-        found = estimator_quality(sample, [Estimator("all_action", "group")], 1, self.groups, self.seed)
+        found = measure_quality(sample, [Estimator("all_action", "group")], 1, self.groups, self.seed)
         for group in self.group_sizes:
-            found += estimator_quality(sample, ESTIMATORS, group, self.groups, self.seed)
+            found += measure_quality(sample, ESTIMATORS, group, self.groups, self.seed)
         return found
 
     def findings(self, results: Results) -> Findings:
@@ -243,7 +243,7 @@ def measure_standings(
     value, solved = ({name: [] for name in (*schedulers, "optimum", "clairvoyant")} for _ in range(2))
     sampled: dict[str, list[float]] = {name: [] for name in policies}
     for tokens, truths in boards:
-        board = completions(denoiser, tokens, truths)
+        board = price_completions(denoiser, tokens, truths)
         raw = board.scores(schedulers)
         tables = {name: choice_logp(scores, 0.0) for name, scores in raw.items()}
         tables["optimum"] = best_policy(board)[0]
@@ -256,7 +256,7 @@ def measure_standings(
             sampled[name].append(float(policy_value(board, choice_logp(raw[name], policy.config.temperature))))
     found = []
     for name in value:
-        share = share_closed(value[name], {h: value[h] for h in heuristics}, value["optimum"])
+        share = measure_share(value[name], {h: value[h] for h in heuristics}, value["optimum"])
         found.append(
             Standing(
                 boards=kind,
