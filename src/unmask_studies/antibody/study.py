@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ class Antibodies(GridStudy):
             loaded = load_scheduler(str(run), denoiser, name)
         else:
             loaded = load_scheduler(scheduler, denoiser, name)
-        problems = data.problems(denoiser, name).held_out(self.limit, "test")
+        problems = cast(AntibodyTask, data.problems(denoiser, name).held_out(self.limit, "test"))
         return measure_antibodies(problems, loaded, self.seed, self.draws if scheduler == "random" else 1)
 
     def findings(self, results: Results) -> Findings:

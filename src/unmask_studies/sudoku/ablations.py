@@ -106,14 +106,14 @@ class Ablations(GridStudy):
         about = {preset.name: preset.description for preset in list_presets("train")}
         cells: list[TableRow] = []
         for row in rows:
-            compared = base is not None and row is not base
+            difference = "" if base is None or row is base else points_gap(paired_bootstrap(row.share, base.share))
             cells.append(
                 {
                     "preset": row.name,
                     "what": about.get(row.preset, "the scheduler that all of them start as"),
                     "seeds": ", ".join(str(seed) for seed in row.seeds),
                     "solved %": percent_interval(*row.limits()),
-                    f"against {self.baseline}": points_gap(paired_bootstrap(row.share, base.share)) if compared else "",
+                    f"against {self.baseline}": difference,
                     "cells %": f"{100 * row.cells:.2f}",
                     "calls": f"{row.calls:.1f}",
                     "training calls": "" if row.training_calls is None else f"{row.training_calls:,.0f}",

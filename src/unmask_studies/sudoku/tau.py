@@ -125,13 +125,14 @@ class Tau(DecodingStudy):
         base = known.get(self.baseline)
         rows: list[TableRow] = []
         for scheduler, tau in known.items():
-            compared = base is not None and scheduler != self.baseline and n > 0
+            compared = None if scheduler == self.baseline or not n else base
+            difference = "" if compared is None else gap(paired_bootstrap(tau, compared), 3)
             paper = paper_numbers.TAU.get(scheduler)
             rows.append(
                 {
                     "scheduler": label(scheduler),
                     "mean τ_eq": spread(mean_interval(tau), 3) if n else "",
-                    f"against {self.baseline}, paired": gap(paired_bootstrap(tau, base), 3) if compared else "",
+                    f"against {self.baseline}, paired": difference,
                     "share > 0": _share(tau > 0),
                     "share > 0.5": _share(tau > 0.5),
                     "paper: the three": f"{number(paper[0], 3)}; {paper[1]:.2f}; {paper[2]:.2f}" if paper else "",
