@@ -17,7 +17,7 @@ from unmask.evaluation.evaluate import Report, Row, Versus, evaluate
 from unmask.evaluation.statistics import Interval, compare, paired_bootstrap
 from unmask.report.gather import report_of
 from unmask.report.tables import is_oracle
-from unmask.runs.jsonable import plain
+from unmask.runs.jsonable import to_jsonable
 from unmask.tasks.sudoku.task import SudokuTask
 
 BATCH = 64
@@ -27,7 +27,7 @@ get_denoiser = cache(load_denoiser)
 
 def to_json(value: Any) -> Any:
     """JSON data in which numbers that are not finite are null, as in an evaluation's file."""
-    value = plain(value, finite=True)
+    value = to_jsonable(value, finite=True)
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -25,7 +25,7 @@ from typing import Any
 from unmask.evaluation.evaluate import Report
 from unmask.report.study_sections import FORMAT
 from unmask.runs.atomic import atomic_write
-from unmask.runs.jsonable import plain
+from unmask.runs.jsonable import to_jsonable
 from unmask.runs.run import Run
 from unmask_studies.reports import to_json
 from unmask_studies.tables import Table, to_markdown
@@ -95,11 +95,11 @@ def run_study(study: GridStudy, folder: str | Path, resume: bool = False, reuse:
         for nth, key in enumerate(grid, 1):
             file, seconds = _file(run.folder, key), None
             if not file.exists():
-                identity = plain(study.identity(key))
+                identity = to_jsonable(study.identity(key))
                 known = None if identity is None else reusable.get(json.dumps(identity, sort_keys=True))
                 if known is None:
                     started = time.perf_counter()
-                    result = plain(study.measure(key, run.folder))
+                    result = to_jsonable(study.measure(key, run.folder))
                     seconds = time.perf_counter() - started
                     known = {"identity": identity, "seconds": round(seconds, 3), "result": result}
                 content = {"key": list(key), **known}
@@ -116,11 +116,11 @@ def conclude(study: GridStudy, folder: str | Path, name: str, command: str) -> F
         "format": FORMAT,
         "study": name,
         "command": command,
-        "config": plain(study),
+        "config": to_jsonable(study),
         "seconds": {_file(folder, key).stem: value["seconds"] for key, value in stored.items()},
-        "tables": plain(findings.tables),
+        "tables": to_jsonable(findings.tables),
         "figures": sorted(f"{figure}.svg" for figure in findings.figures),
-        "evaluations": plain(to_json(findings.evaluations)),
+        "evaluations": to_jsonable(to_json(findings.evaluations)),
     }
     for figure, drawn in findings.figures.items():
         _save_figure(drawn, folder / figure)

@@ -26,7 +26,7 @@ from support.presets import TINY, TINY_STAGE
 from unmask.denoisers.folder import save_denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.runs import atomic as writing
-from unmask.runs.atomic import save_tensors, written_aside
+from unmask.runs.atomic import save_tensors, write_folder
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
@@ -172,7 +172,7 @@ def test_tensors_that_cannot_be_written_leave_the_old_ones(tmp_path: Path, monke
 
 def test_a_folder_gets_its_weights_last(tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    with pytest.raises(RuntimeError), written_aside(folder) as aside:
+    with pytest.raises(RuntimeError), write_folder(folder) as aside:
         (aside / "model.safetensors").write_bytes(b"half")
         raise RuntimeError
     assert list(folder.iterdir()) == [] and [path.name for path in tmp_path.iterdir()] == ["model"]
@@ -180,7 +180,7 @@ def test_a_folder_gets_its_weights_last(tmp_path: Path) -> None:
     original = os.replace
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", lambda a, b: (moved.append(Path(b).name), original(a, b)))
-        with written_aside(folder) as aside:
+        with write_folder(folder) as aside:
             for name in ("model.safetensors", "zebra.md", "config.json"):
                 (aside / name).write_text(name)
     assert moved == ["config.json", "zebra.md", "model.safetensors"]

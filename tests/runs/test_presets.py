@@ -1,23 +1,19 @@
 """Presets: what is read, and the errors, which must name the place and the remedy."""
 
 import tomllib
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field
 
 from unmask.runs import presets
+from unmask.runs.config import Count, Positive, config
 from unmask.runs.presets import Preset, list_presets, load_preset
 
 
-class Reward(Enum):
-    SELF_AWARE = "self-aware"
-    TERMINAL = "terminal"
-
-
-@dataclass(frozen=True)
+@config
 class Policy:
     width: int = 64
     depth: int = 2
@@ -29,13 +25,24 @@ class Policy:
 
 
 @dataclass(frozen=True)
+class Boards:
+    size: int = 9
+    kind: Literal["boards"] = "boards"
+
+
+@dataclass(frozen=True)
+class Text:
+    file: str = ""
+    kind: Literal["text"] = "text"
+
+
+@dataclass(frozen=True)
 class Config:
     steps: int
-    rate: float = 1e-3
+    rate: Positive = 1e-3
     cosine: bool = True
     name: str = "run"
     folder: Path = Path("runs")
-    reward: Reward = Reward.SELF_AWARE
     betas: tuple[float, float] = (0.9, 0.95)
     sizes: tuple[int, ...] = ()
     tags: list[str] = field(default_factory=list)
@@ -44,6 +51,7 @@ class Config:
     threshold: int | float | str = 0
     policy: Policy = Policy(width=32)
     second: Policy | None = None
+    data: Annotated[Boards | Text, Field(discriminator="kind")] = field(default_factory=Boards)
     anything: Any = None
 
 
@@ -66,7 +74,6 @@ rate = 1
 cosine = false
 name = "größer"
 folder = "here/there"
-reward = "terminal"
 betas = [0, 0.5]
 sizes = [1, 2, 3]
 tags = ["a", "b"]
@@ -75,9 +82,11 @@ threshold = 1
 anything = [1, "x"]
 weights = { a = 1, b = 0.5 }
 second = { depth = 9 }
+data = { size = 4 }
 
 [policy]
 depth = 4
+kind = "transformer"
 """
 
 
@@ -90,20 +99,41 @@ def test_every_type(write) -> None:
         cosine=False,
         name="größer",
         folder=Path("here/there"),
-        reward=Reward.TERMINAL,
         betas=(0.0, 0.5),
         sizes=(1, 2, 3),
         tags=["a", "b"],
         weights={"a": 1.0, "b": 0.5},
         limit=5,
         threshold=1,
-        policy=Policy(width=32, depth=4),  # the width is Config's default for it, not Policy's own
+        policy=Policy(width=32, depth=4, kind="transformer"),  # the width is Config's default for it, not Policy's own
         second=Policy(width=64, depth=9),
+        data=Boards(4),
         anything=[1, "x"],
     )
     assert type(config.rate) is float
     assert type(config.betas[0]) is float
     assert type(config.threshold) is int
+
+
+def test_a_config_checks_what_python_gives_it() -> None:
+    @config
+    class Small:
+        count: Count = 1
+        word: Literal["one", "two"] = "one"
+        rate: float = 0.5
+
+    assert Small(rate=1) == Small(1, "one", 1.0) and replace(Small(), count=3).count == 3
+    for wrong, message in [
+        ({"count": 0}, "count: expected a number greater than or equal to 1, got int 0"),
+        ({"count": True}, "count: expected a valid integer, got bool True"),
+        ({"word": "tow"}, "word: expected 'one' or 'two', got str 'tow'; did you mean 'two'?"),
+        ({"cuont": 1}, "unknown key 'cuont' at the top; did you mean 'count'?; known keys: count, word, rate"),
+    ]:
+        with pytest.raises(ValueError) as error:
+            Small(**wrong)
+        assert str(error.value) == message
+    with pytest.raises(ValueError, match="count"):
+        replace(Small(), count=-1)
 
 
 def test_defaults_stay(write) -> None:
@@ -145,23 +175,30 @@ def test_listing(write) -> None:
         ("steps = 3\n[second]\nwidht = 8", r"unknown key 'widht' in \[second\]; did you mean 'width'\?"),
         ("steps = 3\nqqqqq = 1", r"unknown key 'qqqqq' at the top; known keys"),
         ("rate = 0.5", "at the top: missing steps"),
-        ("steps = '3'", "steps: expected int, got str '3'"),
-        ("steps = 3.0", "steps: expected int, got float 3.0"),
-        ("steps = true", "steps: expected int, got bool True"),
-        ("steps = 3\nrate = true", "rate: expected float, got bool True"),
-        ("steps = 3\ncosine = 1", "cosine: expected bool, got int 1"),
-        ("steps = 3\nfolder = 1", "folder: expected Path, got int 1"),
-        ("steps = 3\nlimit = 'x'", "limit: expected int or None, got str 'x'"),
-        ("steps = 3\nthreshold = [1]", "threshold: expected int or float or str, got list"),
-        ("steps = 3\nbetas = [0.5]", r"betas: expected 2 items \(tuple\[float, float\]\), got list"),
-        ("steps = 3\nsizes = [1, 'x']", r"sizes\[1\]: expected int, got str 'x'"),
-        ("steps = 3\nsizes = 1", r"sizes: expected tuple\[int, \.\.\.\], got int 1"),
-        ("steps = 3\ntags = { a = 1 }", r"tags: expected list\[str\], got dict"),
-        ("steps = 3\nweights = [1]", r"weights: expected dict\[str, float\], got list"),
-        ("steps = 3\nweights = { a = 'x' }", r"weights\.a: expected float, got str 'x'"),
-        ("steps = 3\npolicy = 1", r"policy: expected a table \(Policy\), got int 1"),
-        ("steps = 3\nreward = 'terminol'", r"reward: expected one of 'self-aware', 'terminal', .* mean 'terminal'"),
-        ("steps = 3\n[policy]\nkind = 'mpl'", r"policy\.kind: expected one of 'mlp', 'transformer', .* mean 'mlp'"),
+        ("steps = '3'", "steps: expected a valid integer, got str '3'"),
+        ("steps = 3.0", "steps: expected a valid integer, got float 3.0"),
+        ("steps = true", "steps: expected a valid integer, got bool True"),
+        ("steps = 3\nrate = true", "rate: expected a valid number, got bool True"),
+        ("steps = 3\nrate = -1", "rate: expected a number greater than 0, got int -1"),
+        ("steps = 3\ncosine = 1", "cosine: expected a valid boolean, got int 1"),
+        ("steps = 3\nfolder = 1", "folder: expected a valid string, got int 1"),
+        ("steps = 3\nlimit = 'x'", "limit: expected a valid integer, got str 'x'"),
+        (
+            "steps = 3\nthreshold = [1]",
+            "threshold: expected a valid integer or a valid number or a valid string, got list",
+        ),
+        ("steps = 3\nbetas = [0.5]", r"betas\[1\]: expected another item, got list \[0.5\]"),
+        ("steps = 3\nsizes = [1, 'x']", r"sizes\[1\]: expected a valid integer, got str 'x'"),
+        ("steps = 3\nsizes = 1", "sizes: expected a valid array, got int 1"),
+        ("steps = 3\nweights = { a = 'x' }", r"weights\.a: expected a valid number, got str 'x'"),
+        ("steps = 3\npolicy = 1", "policy: expected an object, got int 1"),
+        ("steps = 3\n[policy]\nkind = 'mpl'", r"policy\.kind: expected 'mlp' or 'transformer', .* mean 'mlp'"),
+        (
+            "steps = 3\ndata = { kind = 'txt' }",
+            r"data.kind: expected one of 'boards', 'text', got str 'txt'; .* mean 'text'",
+        ),
+        ("steps = 3\ndata = { kind = 'text', fil = 'x' }", r"unknown key 'fil' in \[data\]; did you mean 'file'"),
+        ("steps = 3\ndata = { sise = 4 }", r"unknown key 'sise' in \[data\]; did you mean 'size'"),
         ("steps = 3\n[policy]\nwidth = 9", r"in \[policy\]: expected a width divisible by 8, got 9"),
         ("steps = 3\nsteps = 4", "expected TOML, got: Cannot overwrite"),
         ("steps = ", "expected TOML, got: Invalid value"),

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from unmask.runs import atomic as writing
 from unmask.runs import run as runs
 from unmask.runs.atomic import atomic_write
-from unmask.runs.optimizer import flatten_optimizer, restore_optimizer
+from unmask.runs.optimizer import dump_optimizer, load_optimizer
 from unmask.runs.run import Run
 
 
@@ -295,7 +295,7 @@ def test_optimizer_goes_on_bit_for_bit(tmp_path: Path) -> None:
     _train(model, optimizer, 5, seed=1)
     optimizer.param_groups[0]["lr"] = 1 / 3  # as a schedule would
     run = Run.create(tmp_path, Config())
-    tensors, state = flatten_optimizer(optimizer)
+    tensors, state = dump_optimizer(optimizer)
     run.save(5, {**model.state_dict(prefix="model."), **tensors}, {"optimizer": state})
     stored = optimizer.state_dict()
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -306,10 +306,10 @@ def test_optimizer_goes_on_bit_for_bit(tmp_path: Path) -> None:
     weights = {k.removeprefix("model."): v for k, v in checkpoint.tensors.items() if k.startswith("model.")}
     other.load_state_dict(weights)
     other_optimizer = _optimizer(other, lr=0.7)
-    restore_optimizer(other_optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+    load_optimizer(other_optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
     assert other_optimizer.state_dict()["param_groups"] == stored["param_groups"]
     assert other_optimizer.state_dict()["state"].keys() == stored["state"].keys()
-    for name, tensor in flatten_optimizer(other_optimizer)[0].items():
+    for name, tensor in dump_optimizer(other_optimizer)[0].items():
         assert torch.equal(tensor, copies[name]), name
         assert tensor.dtype == copies[name].dtype
 
@@ -323,18 +323,18 @@ def test_optimizer_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 def test_optimizer_fresh_and_mismatched() -> None:
     fresh = _optimizer(_model(0))
-    tensors, state = flatten_optimizer(fresh)
+    tensors, state = dump_optimizer(fresh)
     assert tensors == {}
-    restore_optimizer(_optimizer(_model(0)), tensors, json.loads(json.dumps(state)))
+    load_optimizer(_optimizer(_model(0)), tensors, json.loads(json.dumps(state)))
     model = _model(0)
     optimizer = _optimizer(model)
     _train(model, optimizer, 1, seed=0)
-    tensors, state = flatten_optimizer(optimizer)
+    tensors, state = dump_optimizer(optimizer)
     with pytest.raises(ValueError, match=r"parameter groups of sizes \[1\], got \[2, 2\]"):
-        restore_optimizer(torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]), tensors, state)
+        load_optimizer(torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]), tensors, state)
     wider = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Linear(8, 3))
     with pytest.raises(ValueError, match=r"of shape \(8, 5\), got \(7, 5\)"):
-        restore_optimizer(_optimizer(wider), tensors, state)
+        load_optimizer(_optimizer(wider), tensors, state)
 
 
 def test_nothing_is_pickled(tmp_path: Path) -> None:

@@ -2,109 +2,114 @@
 
 from __future__ import annotations
 
-import json as json_text
-import shlex
-import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.table import Table
 
-from unmask.cli.shell import console, require_writable
+from unmask.cli.shell import console, quote_command, require_writable, write_json
 from unmask.denoisers.loading import load_denoiser
-from unmask.runs.atomic import atomic_write
-from unmask.runs.jsonable import plain
+from unmask.runs.jsonable import to_jsonable
 from unmask.runs.names import did_you_mean
 from unmask.runs.presets import load_preset
 from unmask.training.cost import plan as planning
-from unmask.training.cost.plan import DEVICES, Plan, Work
+from unmask.training.cost.plan import DEVICES
+from unmask.training.cost.plan import Plan as Cost
+from unmask.training.cost.plan import Work
 from unmask.training.cost.shapes import TEXT_POLICY, shape_of
 from unmask.training.policy.run import Learn
 
 
-def plan_command(
-    model: str = "llada-8b",
-    preset: str | None = None,
-    length: int = 512,
-    answer: int | None = None,
-    prompts: int = 3,
-    group: int = 6,
-    steps: int | None = None,
-    budget: int | None = None,
-    devices: int = 1,
-    device: str = "h200",
-    utilisation: float = 0.4,
-    measure: bool = False,
-    recompute: bool = False,
-    observed: float | None = None,
-    json: Path | None = None,
-) -> None:
-    """Say what a training or a decoding will cost. Forwards, FLOPs, memory and hours; nothing is trained.
+@dataclass(frozen=True)
+class Plan:
+    """Estimate what a training or a decoding will cost. Forwards, FLOPs, memory and hours; nothing is trained.
 
     $ unmask plan --model llada-8b --length 512 --prompts 8 --group 6 --devices 8
     $ unmask plan --preset sas-sudoku-9x9-imperfect --measure
     $ unmask plan --model llada-8b --prompts 3 --group 6 --devices 4 --recompute --observed 192
-
-    Args:
-        model: A shape (llada-8b, dream-7b, smdm-1b), a shipped denoiser, a folder, or its config.json. No weight is read.
-        preset: A training preset instead: its denoiser, problems and options count. Then only --steps and the device apply.
-        length: Positions of a canvas, prompt and answer together.
-        answer: Hidden positions of a canvas; without it, all of them.
-        prompts: Prompts per training step.
-        group: Orders per prompt.
-        steps: Training steps (200, or the preset's).
-        budget: Denoiser steps per answer, several reveals in each; without it, one reveal a step.
-        devices: How many; each holds the whole denoiser.
-        device: Of which kind: h200, h100, a100, l40s, rtx4090.
-        utilisation: The share of the device's peak that forwards reach.
-        measure: Time one real step here instead (with --preset), on the CPU, and plan for this machine.
-        recompute: Price states by a second pass, as the paper does, instead of with the rollout's own forwards.
-        observed: Seconds that a training step took somewhere: shows the utilisation they imply.
-        json: Also write everything to this file.
     """
-    if device not in DEVICES:
-        raise ValueError(f"no device {device!r}: expected one of {', '.join(DEVICES)}{did_you_mean(device, DEVICES)}")
-    if measure and preset is None:
-        raise ValueError("--measure runs a training's own modules: name the training with --preset")
-    if json is not None:
-        require_writable(json)
-    if preset is None:
-        shape, policy, name = shape_of(model), TEXT_POLICY, model
-        hidden = length if answer is None else answer
-        work = Work(length, (hidden,), steps or 200, prompts, group, budget=budget, forwards=2 if recompute else 1)
-        rate = planning.peak_rate(DEVICES[device], utilisation)
-    else:
+
+    model: str = "llada-8b"
+    """A shape (llada-8b, dream-7b, smdm-1b), a shipped denoiser, a folder, or its config.json. No weight is read."""
+    preset: str | None = None
+    """A training preset instead: its denoiser, problems and options count. Then only --steps and the device apply."""
+    length: int = 512
+    """Positions of a canvas, prompt and answer together."""
+    answer: int | None = None
+    """Hidden positions of a canvas; without it, all of them."""
+    prompts: int = 3
+    """Prompts per training step."""
+    group: int = 6
+    """Orders per prompt."""
+    steps: int | None = None
+    """Training steps (200, or the preset's)."""
+    budget: int | None = None
+    """Denoiser steps per answer, several reveals in each; without it, one reveal a step."""
+    devices: int = 1
+    """How many; each holds the whole denoiser."""
+    device: str = "h200"
+    """Of which kind: h200, h100, a100, l40s, rtx4090."""
+    utilisation: float = 0.4
+    """The share of the device's peak that forwards reach."""
+    measure: bool = False
+    """Time one real step here instead (with --preset), on the CPU, and plan for this machine."""
+    recompute: bool = False
+    """Price states by a second pass, as the paper does, instead of with the rollout's own forwards."""
+    observed: float | None = None
+    """Seconds that a training step took elsewhere: shows the utilisation they imply."""
+    json: Path | None = None
+    """Also write everything to this file."""
+
+    def run(self) -> None:
+        if self.device not in DEVICES:
+            near = did_you_mean(self.device, DEVICES)
+            raise ValueError(f"no device {self.device!r}: expected one of {', '.join(DEVICES)}{near}")
+        if self.measure and self.preset is None:
+            raise ValueError("--measure runs a training's own modules: name the training with --preset")
+        if self.json is not None:
+            require_writable(self.json)
+        found, work = self._plan() if self.preset is None else self._plan_preset(self.preset)
+        console.print(_table(found, work, self.preset or self.model))
+        for note in found.notes:
+            console.print(f"note: {note}")
+        content = {"command": quote_command(), "work": to_jsonable(work), **to_jsonable(found)}
+        if self.observed is not None:
+            implied = planning.utilisation(found, self.observed, DEVICES[self.device], self.devices)
+            content["implied_utilisation"] = implied
+            console.print(
+                f"a step of {self.observed:g} s on {self.devices} × {self.device} means {implied:.1%} of their peak; "
+                f"at {self.utilisation:.0%} it would take {self.observed * implied / self.utilisation:.0f} s"
+            )
+        if self.json is not None:
+            write_json(self.json, content)
+
+    def _plan(self) -> tuple[Cost, Work]:
+        hidden = self.length if self.answer is None else self.answer
+        forwards = 2 if self.recompute else 1
+        steps = self.steps or 200
+        work = Work(self.length, (hidden,), steps, self.prompts, self.group, budget=self.budget, forwards=forwards)
+        rate = planning.peak_rate(DEVICES[self.device], self.utilisation)
+        return planning.plan(shape_of(self.model), TEXT_POLICY, work, rate, self.devices, DEVICES[self.device], 2), work
+
+    def _plan_preset(self, preset: str) -> tuple[Cost, Work]:
         config = load_preset(preset, Learn, "train")
-        if steps is not None:
-            config = replace(config, training=replace(config.training, steps=steps))
-        shape, policy, name = shape_of(config.denoiser), config.policy, preset
-        work = replace(planning.work_of(config, shape), forwards=2 if recompute else 1)
-        rate = planning.peak_rate(DEVICES[device], utilisation)
-        if measure:
+        if self.steps is not None:
+            config = replace(config, training=replace(config.training, steps=self.steps))
+        shape = shape_of(config.denoiser)
+        work = replace(planning.work_of(config, shape), forwards=2 if self.recompute else 1)
+        if self.measure:
             denoiser = load_denoiser(config.denoiser)
-            step = planning.sample_of(config, work.prompts)
-            rate = planning.measure(denoiser, planning.policy_of(config, denoiser), step, config.training, shape)
-    found = planning.plan(shape, policy, work, rate, devices, None if measure else DEVICES[device], 4 if measure else 2)
-    console.print(_table(found, work, name))
-    for note in found.notes:
-        console.print(f"note: {note}")
-    implied = None
-    if observed is not None:
-        implied = planning.utilisation(found, observed, DEVICES[device], devices)
-        console.print(
-            f"a step of {observed:g} s on {devices} × {device} means {implied:.1%} of their peak; "
-            f"at {utilisation:.0%} it would take {observed * implied / utilisation:.0f} s"
-        )
-    if json is not None:
-        content = {"command": shlex.join(["unmask", *sys.argv[1:]]), "work": plain(work), **plain(found)}
-        content |= {} if implied is None else {"implied_utilisation": implied}
-        atomic_write(json, (json_text.dumps(content, indent=1) + "\n").encode())
+            policy, step = planning.policy_of(config, denoiser), planning.sample_of(config, work.prompts)
+            rate, device, width = planning.measure(denoiser, policy, step, config.training, shape), None, 4
+        else:
+            rate = planning.peak_rate(DEVICES[self.device], self.utilisation)
+            device, width = DEVICES[self.device], 2
+        return planning.plan(shape, config.policy, work, rate, self.devices, device, width), work
 
 
-def _table(found: Plan, work: Work, name: str) -> Table:
-    table = Table(
-        title=f"{name}: {work.steps} steps of {work.prompts} prompts × {work.group} orders, canvases of {work.length}"
-    )
+def _table(found: Cost, work: Work, name: str) -> Table:
+    shape = f"{work.steps} steps of {work.prompts} prompts × {work.group} orders, canvases of {work.length}"
+    table = Table(title=f"{name}: {shape}")
     for column in ("", "a training step", "the training", "decoding one problem"):
         table.add_column(column, justify="left" if not column else "right")
     table.add_row("denoiser forwards", _count(found.forwards), _count(found.total_forwards), _count(work.mean_turns))

@@ -1,77 +1,207 @@
-"""From the words of a command line to a call: one-line errors, exit codes, signals. Knows nothing of what the commands do.
+"""From the words of a command line to a running command: options, one-line errors, exit codes, signals.
+
+A command is a frozen dataclass, registered as an entry point of ``unmask.commands``: its fields are the options, its docstring is
+the help, its method ``run`` does the work. A command that starts from a preset has a class method ``from_words``, which loads the
+preset and returns the dataclass with the preset's values as defaults (:func:`with_config`).
 
 Exit codes: 0; 2 for bad input (one line on stderr says what was expected); 130 and 143 when interrupted or terminated.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import functools
-import inspect
+import importlib.util
 import io
+import json
 import os
 import re
+import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import field, make_dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_args, get_origin
 
-import torch
 import tyro
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from tyro import _errors as parse_errors  # structured errors: the reason why pyproject.toml bounds tyro's version
+from tyro import _parsers
+from tyro._arguments import flag_to_inverse
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from unmask.runs.names import did_you_mean
+from unmask.runs.names import EntryPoints, did_you_mean
 
-Command = Callable[..., None]
 PIPE_WIDTH = 132  # a pipe has no width of its own, and a table that wraps is hard to read or to search
+FIRST = os.environ.get("RANK", "0") == "0"  # of several processes under accelerate launch, only the first prints
 
 # Messages hold brackets, [training] or [52.9, 97.8], which are not markup.
-FIRST = os.environ.get("RANK", "0") == "0"  # of several processes under accelerate launch, one talks
 console = Console(markup=False, emoji=False, highlight=False, quiet=not FIRST)
 errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
+
+MARKERS = (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.AvoidSubcommands)
+Inline = tyro.conf.arg(name="")
+"""``Annotated[Config, Inline]``: the fields of a nested dataclass become options without a prefix."""
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, raised where a Ctrl-C would be: what a command cleans up for one it cleans up for the other."""
 
 
-def run(commands: Mapping[str, Command], prog: str, description: str) -> None:
-    """Run the command that ``sys.argv`` names. Tyro makes its options from the function's signature and docstring."""
-    set_threads()
+def run(commands: EntryPoints, prog: str, description: str) -> None:
+    """Run the command that ``sys.argv`` names. Only that command's module is imported."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows "?" instead of failing
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
     before = signal.signal(signal.SIGTERM, _terminate)
+    words = sys.argv[1:]
     try:
-        _parse(commands, prog, description, sys.argv[1:])()
+        if words[:1] in (["-h"], ["--help"]):
+            console.print(_overview(commands, prog, description), soft_wrap=True)
+        else:
+            command = parse(commands, prog, words)
+            set_threads()
+            command.run()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output has left. The interpreter must not try to flush the rest on its way out.
+        # The reader of the output has left. The interpreter must not try to flush the rest on its way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Terminated:
-        _leave(prog, f"terminated{_way_on(commands)}", 143)
+        _leave(prog, f"terminated{_how_to_resume(commands, words)}", 143)
     except KeyboardInterrupt:
-        _leave(prog, f"interrupted{_way_on(commands)}", 130)
+        _leave(prog, f"interrupted{_how_to_resume(commands, words)}", 130)
     except ValueError as error:
         _leave(prog, str(error), 2)
     except OSError as error:
         reason = error.strerror or str(error)
         _leave(prog, reason if error.filename is None else f"{reason}: {error.filename}", 2)
-    except MemoryError as error:
-        _leave(prog, f"out of memory ({error}): ask for less at a time", 2)
-    except RuntimeError as error:
-        if not _out_of_memory(error):
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
             raise
-        _leave(prog, f"out of memory ({str(error).splitlines()[0]}): ask for less at a time", 2)
+        _leave(prog, f"out of memory ({(str(error).splitlines() or [''])[0]}): use smaller batches or sizes", 2)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def parse(commands: EntryPoints, prog: str, words: Sequence[str]) -> Any:
+    """The command that ``words`` name, with its options set, not yet run."""
+    if not words:
+        raise ValueError(f"expected a command: {', '.join(commands)} (see {prog} --help)")
+    name, rest = words[0], words[1:]
+    if name not in commands:
+        near = did_you_mean(name, commands)
+        raise ValueError(f"no command {name!r}: expected one of {', '.join(commands)}{near}")
+    kind = resolve(commands[name], rest)
+
+    def refuse(event: parse_errors.ParseErrorEvent) -> NoReturn:
+        raise ValueError(f"{_explain(event, name, kind)} (see {prog} {name} --help)")
+
+    with parse_errors.on_parse_error(refuse):
+        return tyro.cli(kind, prog=f"{prog} {name}", args=rest, config=MARKERS, registry=REGISTRY)
+
+
+def resolve(command: Any, words: Sequence[str]) -> Any:
+    """The dataclass of a command's options, with the defaults of the preset that the words name."""
+    return command.from_words(words) if hasattr(command, "from_words") else command
+
+
+def with_config(command: Any, config: Any, marker: Any = Inline) -> Any:
+    """The command with every field of ``config`` as an option, whose default is the field's value."""
+    inline = ("config", Annotated[type(config), marker], field(default=config))
+    return make_dataclass(command.__name__, [inline], bases=(command,), frozen=True, namespace={"__doc__": command.__doc__})
+
+
+def find_option(words: Sequence[str], option: str) -> str | None:
+    """The value of ``--option VALUE`` or ``--option=VALUE``, before the other options are known."""
+    for nth, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else next(iter(words[nth + 1 :]), None)
+    return None
+
+
+def list_options(kind: Any) -> dict[str, Any]:
+    """``--option`` → tyro's definition of it. A boolean option has two names, ``--x`` and ``--no-x``."""
+    marked = tyro.conf.configure(*MARKERS)(kind)
+    with REGISTRY:
+        parser = _parsers.ParserSpecification.from_callable_or_type(
+            marked, set(), None, set(), tyro.MISSING_NONPROP, "", "", "", support_single_arg_types=False, prog_suffix=""
+        )
+        found = [one.arg for one in parser.get_args_including_children() if not one.arg.is_positional()]
+        named = {flag: arg for arg in found for flag in arg.lowered.name_or_flags}
+    flags = {flag: arg for flag, arg in named.items() if arg.lowered.action == "boolean_optional_action"}
+    return named | {str(flag_to_inverse(flag)): arg for flag, arg in flags.items()}
+
+
+def _explain(event: parse_errors.ParseErrorEvent, name: str, kind: Any) -> str:
+    """What is wrong with a command line."""
+    unknown = getattr(event, "tokens", None) or getattr(event, "unrecognized_tokens", None)
+    if unknown:
+        option = unknown[0].partition("=")[0].replace("_", "-")
+        if option.startswith("--"):
+            return f"{name} has no option {option}{did_you_mean(option, list_options(kind))}"
+        return f"{name} does not expect {unknown[0]!r}"
+    if isinstance(event, parse_errors.MissingArgs):
+        needed = [one.arg.get_invocation_text()[1].as_str_no_ansi() for one in event.missing_arguments]
+        return f"{name} needs {', '.join(needed)}"
+    argument: Any = getattr(event, "argument", None)
+    place = "" if argument is None else f"{argument.display_name()}: "
+    if isinstance(event, parse_errors.InvalidChoice):
+        near = did_you_mean(event.value, event.choices)
+        return f"{place}expected one of {', '.join(event.choices)}, got {event.value!r}{near}"
+    if isinstance(event, parse_errors.InstantiationFailure):
+        return place + str(event.message)
+    return f"{place}expected a value" if argument is not None else f"cannot read this command line ({event})"
+
+
+def _text_or_object(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """``str | Pace``: a command line gives the name; only Python can give the object itself."""
+    members = get_args(info.type)
+    if str not in members or not any(getattr(member, "_is_protocol", False) for member in members):
+        return None
+    return PrimitiveConstructorSpec(1, "STR", lambda words: words[0], lambda value: True, lambda value: [str(value)])
+
+
+def _names(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """``tuple[str, ...]``: names separated by commas or blanks."""
+    if get_origin(info.type) is not tuple or get_args(info.type) != (str, ...):
+        return None
+
+    def split(words: list[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(part.strip() for word in words for part in word.split(",") if part.strip()))
+
+    return PrimitiveConstructorSpec("*", "NAME,...", split, lambda value: isinstance(value, tuple), list)
+
+
+REGISTRY = ConstructorRegistry()
+REGISTRY.primitive_rule(_text_or_object)
+REGISTRY.primitive_rule(_names)
+
+
+def _overview(commands: EntryPoints, prog: str, description: str) -> str:
+    width = max(map(len, commands), default=0)
+    lines = [f"  {name:{width}}  {summarize(point)}" for name, point in commands.declared.items()]
+    head = f"usage: {prog} COMMAND [OPTIONS]\n\n{description}\n"
+    return "\n".join([head, *lines, "", f"{prog} COMMAND --help shows a command's options, with examples."])
+
+
+def summarize(point: EntryPoint) -> str:
+    """The first sentence of a command's docstring, read from its source: nothing is imported for a list."""
+    spec = importlib.util.find_spec(point.module)
+    if spec is None or spec.origin is None:
+        return ""
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == point.attr:
+            return re.split(r"(?<=\.)\s", ast.get_docstring(node) or "")[0]
+    return ""
 
 
 def require_writable(path: Path, own: str | None = None) -> None:
@@ -91,11 +221,23 @@ def require_writable(path: Path, own: str | None = None) -> None:
         raise ValueError(f"cannot write {path}: {error.strerror or error}") from None
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Replace the file as a whole."""
+    from unmask.runs.atomic import atomic_write
+
+    atomic_write(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def quote_command() -> str:
+    """This process's command line, as results store it."""
+    return shlex.join(["unmask", *sys.argv[1:]])
+
+
 def require_new_folder(path: Path) -> None:
     """A folder of results is new or empty: nothing is overwritten, and nothing old stands among them."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ValueError(f"expected {path} to be absent or an empty folder; name another, or remove it first")
-    above = next(one for one in (path, *path.absolute().parents) if one.exists())
+    above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise ValueError(f"cannot write {path}: {above} is not a folder that may be written to")
 
@@ -125,86 +267,24 @@ def progress_bar(description: str, unit: str) -> Progress:
     )
 
 
-def _way_on(commands: Mapping[str, Command]) -> str:
-    """What to say of a command that was stopped: some can be resumed."""
-    command = commands.get(sys.argv[1]) if len(sys.argv) > 1 else None
-    resumes = command is not None and "resume" in inspect.signature(command).parameters
-    return f"; {sys.argv[1]} goes on with --resume" if resumes else ""
-
-
 def set_threads() -> None:
     """As many threads as this process may use cores, unless the environment says otherwise."""
     if "OMP_NUM_THREADS" not in os.environ:
+        import torch
+
         torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-def _parse(
-    commands: Mapping[str, Command], prog: str, description: str, words: Sequence[str]
-) -> functools.partial[None]:
-    refuse_unknown(commands, prog, words)
-    heard = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(heard):
-            return tyro.extras.subcommand_cli_from_dict(
-                {name: _later(command, whole=name == words[0]) for name, command in commands.items()},
-                prog=prog,
-                description=description,
-                args=words,
-                config=(tyro.conf.PositionalMetavarFromFieldName,),
-            )
-    except SystemExit as end:
-        if end.code != 2:
-            sys.stderr.write(heard.getvalue())
-            raise
-    raise ValueError(f"{_reason(heard.getvalue())} (see {prog} {words[0]} --help)")
+def _how_to_resume(commands: EntryPoints, words: Sequence[str]) -> str:
+    """The end of the message of a command that was stopped: some can be resumed."""
+    fields = getattr(commands.get(words[0]), "__dataclass_fields__", {}) if words else {}
+    return f"; {words[0]} goes on with --resume" if "resume" in fields else ""
 
 
-def _later(command: Command, whole: bool) -> Callable[..., functools.partial[None]]:
-    """The command with its options bound, not yet run. The list of all commands shows the first sentence of each."""
-
-    @functools.wraps(command)
-    def bind(*args: Any, **options: Any) -> functools.partial[None]:
-        return functools.partial(command, *args, **options)
-
-    if not whole:
-        bind.__doc__ = re.split(r"(?<=\.)\s", command.__doc__ or "")[0]
-    return bind
-
-
-def refuse_unknown(commands: Mapping[str, Command], prog: str, words: Sequence[str]) -> None:
-    """Names that nobody knows, each with the nearest one that somebody does."""
-    if not words:
-        raise ValueError(f"expected a command: {', '.join(commands)} (see {prog} --help)")
-    if words[0] in ("-h", "--help"):
-        return
-    if words[0] not in commands:
-        near = did_you_mean(words[0], commands)
-        raise ValueError(f"no command {words[0]!r}: expected one of {', '.join(commands)}{near}")
-    parameters = inspect.signature(commands[words[0]]).parameters.values()
-    known = [f"--{p.name.replace('_', '-')}" for p in parameters if p.kind is not p.POSITIONAL_ONLY]
-    flags = [f"--no-{p.name.replace('_', '-')}" for p in parameters if isinstance(p.default, bool)]
-    for word in words[1:]:
-        option = word.partition("=")[0].replace("_", "-")
-        if option.startswith("--") and option not in {"--help", *known, *flags}:
-            near = did_you_mean(option, [*known, *flags])
-            raise ValueError(f"{prog} {words[0]} has no option {option}{near} (see {prog} {words[0]} --help)")
-
-
-def _reason(box: str) -> str:
-    """What stands in tyro's box (or, without Unicode, under its title) before the rule that precedes the hints, as one line."""
-    content: list[str] = []
-    for line in (line.strip("│|╭╰╮╯ ") for line in box.splitlines()[1:]):
-        if line and not line.strip("─-"):
-            if content:
-                break
-        elif line:
-            content.append(line)
-    return " ".join(content) or "this command line cannot be read"
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    """Only devices have an exception of their own for it in torch; the CPU's allocator says it in words."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+def _is_out_of_memory(error: Exception) -> bool:
+    """Only devices have an exception of their own for it in torch; the CPU's allocator raises a RuntimeError."""
+    own = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return own or "can't allocate memory" in str(error)
 
 
 def _terminate(_signal: int, _frame: Any) -> NoReturn:

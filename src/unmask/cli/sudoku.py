@@ -1,4 +1,4 @@
-"""``unmask decode``: fill puzzles and show the order, and where the learned one leaves confidence."""
+"""``unmask data`` and ``unmask decode``: Sudoku puzzles, and the orders in which they are filled."""
 
 from __future__ import annotations
 
@@ -6,131 +6,193 @@ import json as json_text
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from rich.table import Table
+from tyro.conf import Positional
 
-from unmask.cli.shell import console, moving_picture, require_new_folder
+from unmask.cli.shell import Inline, console, moving_picture, require_new_folder, require_writable
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.paces import load_pace
 from unmask.decoding.protocols import Canvas, Scheduler, Trajectory
 from unmask.denoisers.loading import load_denoiser
 from unmask.report.cases import problem_name
 from unmask.report.terminal import tables as terminal
 from unmask.report.terminal.boards import Lane, LiveBoards
 from unmask.report.traces import record as trace
+from unmask.runs.config import Seed, config
 from unmask.schedulers.loading import load_scheduler, shipped_policies
-from unmask.tasks.sudoku import count_solutions, format_board, parse, read_csv, solve
+from unmask.tasks.sudoku import TECHNIQUES, count_solutions, format_board, hardest, parse, read_csv, solve, write_csv
+from unmask.tasks.sudoku.task import SudokuTask
 
 BOARDS = (16, 36, 81)
+SHIPPED = {9: "sudoku-9x9", 4: "sudoku-4x4"}
+"""The denoiser of each size of board, where none is named."""
 
 
-def decode(
-    puzzle: str,
-    /,
-    scheduler: str | None = None,
-    denoiser: str | None = None,
-    block: int | None = None,
-    steps: int | None = None,
-    pace: str = "top",
-    seed: int = 0,
-    compare: str | None = None,
-    json: bool = False,
-    live: bool = True,
-    speed: float = 12.0,
-    lines: bool = False,
-    traces: Path | None = None,
-) -> None:
-    """Fill a puzzle, or a file of them, and show the order. On a terminal one puzzle fills before your eyes.
+@dataclass(frozen=True)
+class Data:
+    """Generate Sudoku puzzles, or check a file of them. Each has exactly one solution.
+
+    $ unmask data puzzles.csv --count 2000 --clues rao
+    $ unmask data --check puzzles.csv
+    """
+
+    out: Positional[Path | None] = None
+    """The CSV file to write (puzzle, solution)."""
+    count: int = 1000
+    """How many puzzles."""
+    size: int = 9
+    """4, 6 or 9."""
+    clues: str | None = None
+    """"rao" (the histogram of the corpus in the paper), "wide" (harder), or a range such as 25-35."""
+    split: str = "test"
+    """train, validation or test. No puzzle has a relative, under the grid's symmetries, in another split."""
+    seed: int = 0
+    """Which corpus."""
+    check: Path | None = None
+    """Verify this file instead: every row must have exactly one solution. Prints how hard its puzzles are."""
+
+    def run(self) -> None:
+        if self.check is not None and self.out is not None:
+            raise ValueError(f"name a file to write or one to check, not both: got {self.out} and --check {self.check}")
+        if self.check is not None:
+            return _check(self.check)
+        if self.out is None:
+            raise ValueError("name the file to write, or --check FILE to verify one")
+        if self.out.exists():
+            raise ValueError(f"{self.out} exists: name another file, or remove it first")
+        require_writable(self.out)
+        task = SudokuTask.generated(self.count, self.size, self.clues, self.split, self.seed)
+        aside = self.out.with_name(f".{self.out.name}.part")
+        try:
+            write_csv(aside, task.puzzles, task.solutions)
+            aside.rename(self.out)
+        finally:
+            aside.unlink(missing_ok=True)
+        console.print(f"wrote {len(task)} puzzles ({self.split} split, seed {self.seed}) to {self.out}")
+
+
+def _check(path: Path) -> None:
+    file = read_csv(path)
+    given = (file.puzzles > 0).sum(1)
+    clues = f"clues {given.min()} to {given.max()}, mean {given.mean():.1f}"
+    console.print(f"{path}: {len(given)} puzzles, each with one solution; {clues}")
+    table = Table("hardest technique needed", "puzzles", "share")
+    techniques = hardest(file.puzzles, file.solutions)
+    for number, name in enumerate(TECHNIQUES):
+        if (amount := int((techniques == number).sum())) > 0:
+            table.add_row(name, str(amount), f"{amount / len(given):.1%}")
+    console.print(table)
+
+
+@config
+class Decode:
+    """Fill a puzzle, or a file of them, and show the order. On a terminal one puzzle is filled step by step.
 
     $ unmask decode 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
     $ unmask decode puzzles.csv --scheduler margin --json
     $ unmask decode puzzles.csv --compare expert --traces traces
-
-    Args:
-        puzzle: 81 (or 16) characters, row by row, 0 or . for a blank; or a CSV file.
-        scheduler: The order: any name that `unmask evaluate` knows. By default the learned one, if one ships for the denoiser.
-        denoiser: A shipped name, a folder or a hub id; by default the shipped one of the puzzle's size.
-        block: Block size, for semi-autoregressive decoding.
-        steps: Step budget, for parallel decoding.
-        pace: How many per step: top, threshold:p=0.9, factor, entropy_bound, kl_stable, dilated, bernoulli.
-        seed: For random orders.
-        compare: Another order, to see where the two part; confidence, when the order is the learned one by default.
-        json: Print JSON instead of boards, one object a line.
-        live: On a terminal, show one puzzle fill step by step, beside the order it is compared with.
-        speed: Steps a second of what is shown live.
-        lines: Print every step, a line each, before the boards.
-        traces: Also record every step for `unmask view`, into this new folder, a file per puzzle.
     """
-    if not 0 < speed <= 1000:
-        raise ValueError(f"speed must be a number of steps a second, above 0 and at most 1000, got {speed}")
-    if json and lines:
-        raise ValueError("expected --json or --lines, not both")
-    if traces is not None:
-        require_new_folder(traces)
-    boards, solutions = _read_boards(puzzle)
-    size = round(boards.shape[1] ** 0.5)
-    name = denoiser or {9: "sudoku-9x9", 4: "sudoku-4x4"}.get(size)
-    if name is None:
-        raise ValueError(f"no denoiser ships for {size}x{size} boards: train one and name its folder with --denoiser")
-    if not 0 <= seed < 2**31:
-        raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {seed}")
-    model, fits = load_for_boards(name)
-    if scheduler is None:
-        learned = f"sas-{name}" in shipped_policies()
-        scheduler, compare = ("sas", compare or "confidence") if learned else ("confidence", compare)
-    order = load_scheduler(scheduler, model, name)
-    other = None if compare is None else load_scheduler(compare, model, name)
-    if fits != size:
-        raise ValueError(f"{name} decodes {fits}x{fits} boards, but the puzzle is {size}x{size}")
-    decoding = Decoding(block=block, steps=steps, pace=load_pace(pace))
-    orders = {scheduler: order} if other is None or compare is None else {scheduler: order, compare: other}
-    about = trace.about_boards(size, name, trace.decoding_name(decoding, pace))
-    for row, (board, solution) in enumerate(zip(boards, solutions, strict=True)):
-        tokens, truth = (torch.from_numpy(cells.astype(np.int64))[None] for cells in (board, solution))
-        canvas = Canvas(tokens, truth, torch.ones_like(tokens, dtype=torch.bool))
-        # The seeds of `unmask evaluate`: the same puzzle of the same file is filled in the same order.
-        paths = _paths(model, orders, canvas, decoding, seed * 2**32 + row, watched=traces is not None)
-        filled = Filled(paths[scheduler], truth[0].numpy())
-        beside = None if compare is None else Filled(paths[compare], truth[0].numpy())
-        if traces is not None:
-            traces.mkdir(parents=True, exist_ok=True)
-            problem = "a puzzle" if len(boards) == 1 else problem_name(Path(puzzle).name, row)
-            recorded = trace.of(model, paths, canvas, about, decoding, problem=problem)
-            trace.write(recorded, traces / f"{row + 1:04d}.json")
-        if not json:
-            shown = LiveBoards(board, truth[0].numpy(), [_lane(one, paths[one]) for one in paths])
-            _watch(shown, live and len(boards) == 1, lines, speed)
-        if json:
-            record = {"puzzle": format_board(board), "denoiser": name, "scheduler": scheduler, **filled.record()}
-            if beside is not None:
-                record["compared"] = {"scheduler": compare, "parts_at": filled.parts_at(beside), **beside.record()}
-            sys.stdout.write(json_text.dumps(record) + "\n")
-        else:
-            _show(filled, scheduler, name)
-            if beside is not None:
-                console.print(_difference(filled, beside, str(compare)))
+
+    puzzle: Positional[str]
+    """81 (or 16) characters, row by row, 0 or . for a blank; or a CSV file."""
+    scheduler: str | None = None
+    """Any name that `unmask presets` lists. By default the learned policy, if one ships for the denoiser."""
+    denoiser: str | None = None
+    """A shipped name, a folder or a hub id; by default the shipped one of the puzzle's size."""
+    decoding: Annotated[Decoding, Inline] = field(default_factory=Decoding)
+    """How to decode."""
+    seed: Seed = 0
+    """For random orders."""
+    compare: str | None = None
+    """Another scheduler, to see where the two orders part; confidence, when the scheduler is the learned one by default."""
+    json: bool = False
+    """Print JSON instead of boards, one object a line."""
+    live: bool = True
+    """On a terminal, show one puzzle step by step, beside the order it is compared with."""
+    speed: Annotated[float, Field(gt=0, le=1000)] = 12.0
+    """Steps a second of what is shown live."""
+    lines: bool = False
+    """Print every step, a line each, before the boards."""
+    traces: Path | None = None
+    """Also record every step for `unmask view`, into this new folder, a file per puzzle."""
+
+    def __post_init__(self) -> None:
+        if self.json and self.lines:
+            raise ValueError("expected --json or --lines, not both")
+
+    def run(self) -> None:
+        if self.traces is not None:
+            require_new_folder(self.traces)
+        boards, solutions = _read_boards(self.puzzle)
+        name, schedulers, model = self._load(round(boards.shape[1] ** 0.5))
+        for row, (board, solution) in enumerate(zip(boards, solutions, strict=True)):
+            tokens, truth = (torch.from_numpy(cells.astype(np.int64))[None] for cells in (board, solution))
+            canvas = Canvas(tokens, truth, torch.ones_like(tokens, dtype=torch.bool))
+            # The seeds of `unmask evaluate`: the same puzzle of the same file is filled in the same order.
+            seeds = torch.tensor([self.seed * 2**32 + row])
+            trajectories = self._decode(model, schedulers, canvas, seeds)
+            if self.traces is not None:
+                problem = "a puzzle" if len(boards) == 1 else problem_name(Path(self.puzzle).name, row)
+                about = trace.about_boards(round(len(board) ** 0.5), name, self.decoding.describe())
+                self.traces.mkdir(parents=True, exist_ok=True)
+                recorded = trace.of(model, trajectories, canvas, about, self.decoding, problem=problem)
+                trace.write(recorded, self.traces / f"{row + 1:04d}.json")
+            filled = {one: Filled(trajectory, solution) for one, trajectory in trajectories.items()}
+            if self.json:
+                sys.stdout.write(json_text.dumps(_record(board, name, filled)) + "\n")
+            else:
+                _watch(LiveBoards(board, solution, [one.lane(label) for label, one in filled.items()]), self, len(boards))
+                _show(filled, name)
+
+    def _load(self, size: int) -> tuple[str, dict[str, Scheduler], Any]:
+        """The denoiser's name, the scheduler and the one it is compared with, and the denoiser."""
+        name = self.denoiser or SHIPPED.get(size)
+        if name is None:
+            raise ValueError(
+                f"no denoiser ships for {size}x{size} boards: train one and name its folder with --denoiser"
+            )
+        model, fits = load_for_boards(name)
+        names = [self.scheduler or "confidence", self.compare]
+        if self.scheduler is None and f"sas-{name}" in shipped_policies():
+            names = ["sas", self.compare or "confidence"]
+        schedulers = {one: load_scheduler(one, model, name) for one in names if one is not None}
+        if fits != size:
+            raise ValueError(f"{name} decodes {fits}x{fits} boards, but the puzzle is {size}x{size}")
+        return name, schedulers, model
+
+    def _decode(
+        self, model: Any, schedulers: dict[str, Scheduler], canvas: Canvas, seeds: torch.Tensor
+    ) -> dict[str, Trajectory]:
+        """The puzzle, filled by each scheduler; for traces with every candidate."""
+        if self.traces is None:
+            return {
+                name: unmask(model, scheduler, canvas.seeded(seeds), self.decoding, record=False)
+                for name, scheduler in schedulers.items()
+            }
+        return {name: trace.watched_path(model, name, schedulers, canvas, self.decoding, seeds) for name in schedulers}
 
 
 @dataclass(frozen=True)
 class Filled:
-    """One puzzle, filled in one order."""
+    """One puzzle, filled by one scheduler."""
 
-    path: Trajectory
+    trajectory: Trajectory
     solution: np.ndarray
 
     @property
     def answer(self) -> np.ndarray:
-        return self.path.tokens[0].numpy()
+        return self.trajectory.tokens[0].numpy()
 
     @property
     def rank(self) -> np.ndarray:
-        return self.path.rank[0].numpy()
+        return self.trajectory.rank[0].numpy()
 
     @property
     def wrong(self) -> np.ndarray:
@@ -138,7 +200,7 @@ class Filled:
 
     @property
     def order(self) -> list[int]:
-        return self.path.order[0].tolist()
+        return self.trajectory.order[0].tolist()
 
     @property
     def first_wrong(self) -> int | None:
@@ -159,36 +221,33 @@ class Filled:
             "answer": format_board(self.answer),
             "solved": self.first_wrong is None,
             "order": self.order,
-            "step": self.path.step[0].tolist(),
-            "token_logp": [round(value, 6) for value in self.path.logp[0].tolist()],
-            "trajectory_logp": self.path.total_logp.item(),
+            "step": self.trajectory.step[0].tolist(),
+            "token_logp": [round(value, 6) for value in self.trajectory.logp[0].tolist()],
+            "trajectory_logp": self.trajectory.total_logp.item(),
             "first_wrong": self.first_wrong,
-            "denoiser_calls": self.path.denoiser_calls,
+            "denoiser_calls": self.trajectory.denoiser_calls,
         }
 
-
-def _paths(
-    model: Any, orders: dict[str, Scheduler], canvas: Canvas, decoding: Decoding, seed: int, watched: bool
-) -> dict[str, Trajectory]:
-    """The puzzle, filled in each order. ``watched`` keeps what a trace shows."""
-    seeds = torch.tensor([seed])
-    if watched:
-        return {name: trace.watched_path(model, name, orders, canvas, decoding, seeds) for name in orders}
-    return {name: unmask(model, order, canvas.seeded(seeds), decoding, record=False) for name, order in orders.items()}
+    def lane(self, name: str) -> Lane:
+        count = int(self.trajectory.reveals[0])
+        steps = tuple(self.trajectory.step[0, :count].tolist())
+        return Lane(name, self.answer, tuple(self.order[:count]), steps)
 
 
-def _lane(name: str, path: Trajectory) -> Lane:
-    count = int(path.reveals[0])
-    return Lane(
-        name, path.tokens[0].numpy(), tuple(path.order[0, :count].tolist()), tuple(path.step[0, :count].tolist())
-    )
+def _record(board: np.ndarray, name: str, filled: dict[str, Filled]) -> dict[str, Any]:
+    """One line of JSON; of two schedulers, the second is in "compared"."""
+    (scheduler, first), *others = filled.items()
+    record = {"puzzle": format_board(board), "denoiser": name, "scheduler": scheduler, **first.record()}
+    for compared, other in others:
+        record["compared"] = {"scheduler": compared, "parts_at": first.parts_at(other), **other.record()}
+    return record
 
 
-def _watch(shown: LiveBoards, live: bool, lines: bool, speed: float) -> None:
-    """Play what was decoded: drawn in place on a terminal with room for it, or as lines. Decoding takes less time than looking."""
-    live = live and not lines and shown.fits(*console.size)
+def _watch(shown: LiveBoards, options: Decode, puzzles: int) -> None:
+    """Play the decoding: drawn in place on a terminal with room for it, or as lines. Decoding takes less time than looking."""
+    live = options.live and puzzles == 1 and not options.lines and shown.fits(*console.size)
     with moving_picture(console, shown, live) as picture:
-        if picture is None and not lines:
+        if picture is None and not options.lines:
             return
         for step in range(1, shown.last + 1):
             shown.steps = step
@@ -196,19 +255,22 @@ def _watch(shown: LiveBoards, live: bool, lines: bool, speed: float) -> None:
                 console.print(shown.line(), soft_wrap=True)
             else:
                 picture.refresh()
-                time.sleep(1 / speed)
+                time.sleep(1 / options.speed)
 
 
-def _show(filled: Filled, scheduler: str, name: str) -> None:
-    path, wrong = filled.path, filled.wrong
-    cost = f"{path.denoiser_calls} denoiser calls, {path.seconds:.2f} s"
-    console.print(f"{scheduler} order, {name}: {filled.verdict()}; {cost}")
+def _show(filled: dict[str, Filled], name: str) -> None:
+    (scheduler, first), *others = filled.items()
+    trajectory, wrong = first.trajectory, first.wrong
+    cost = f"{trajectory.denoiser_calls} denoiser calls, {trajectory.seconds:.2f} s"
+    console.print(f"{scheduler} order, {name}: {first.verdict()}; {cost}")
     grid = Table.grid(padding=(0, 6))
     grid.add_row(
         f"the answer (blue first, red last{', ! is wrong' if wrong.any() else ''})", "the order of its reveals"
     )
-    grid.add_row(terminal.board(filled.answer, filled.rank, wrong), terminal.ranks(filled.rank))
+    grid.add_row(terminal.board(first.answer, first.rank, wrong), terminal.ranks(first.rank))
     console.print(grid)
+    for compared, other in others:
+        console.print(_difference(first, other, compared))
 
 
 def _difference(filled: Filled, other: Filled, name: str) -> str:
@@ -231,7 +293,7 @@ def _read_boards(text: str) -> tuple[np.ndarray, np.ndarray]:
     if names_a_file(text):
         file = read_csv(text, unique=False)
         return file.puzzles, file.solutions
-    board, solution = written_board(text)
+    board, solution = read_board(text)
     return board[None], solution[None]
 
 
@@ -240,7 +302,7 @@ def names_a_file(text: str) -> bool:
     return bool(text.strip("0123456789. \n")) and (os.sep in text or bool(Path(text).suffix) or os.path.exists(text))
 
 
-def written_board(text: str) -> tuple[np.ndarray, np.ndarray]:
+def read_board(text: str) -> tuple[np.ndarray, np.ndarray]:
     """The puzzle that is written out and its one solution."""
     if text.strip("0123456789. \n") and len(text) not in BOARDS:
         raise ValueError(

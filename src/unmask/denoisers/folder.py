@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from unmask.denoisers.checkpoint import enough, fit
 from unmask.denoisers.transformer import Transformer, TransformerConfig
-from unmask.runs.atomic import written_aside
-from unmask.runs.presets import fill
+from unmask.runs.atomic import write_folder
+from unmask.runs.config import read
 
 FAMILY = "unmask"
 
@@ -22,7 +22,7 @@ def save_denoiser(denoiser: Transformer, folder: str | Path, dtype: torch.dtype 
     """Write the configuration and the weights, in ``dtype`` if given (float16 halves the file)."""
     config = {"family": FAMILY, **dataclasses.asdict(denoiser.config)}
     weights = {name: p.detach().to(dtype or p.dtype).contiguous() for name, p in denoiser.named_parameters()}
-    with written_aside(folder) as aside:
+    with write_folder(folder) as aside:
         save_file(weights, aside / "model.safetensors")
         (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     return Path(folder)
@@ -59,10 +59,7 @@ def read_config(folder: Path) -> TransformerConfig:
         raise ValueError(f"{file} is not valid JSON: {error}") from error
     if not isinstance(stored, dict) or stored.pop("family", None) != FAMILY:
         raise ValueError(f'{file} is not a denoiser of this library: expected "family": "{FAMILY}"')
-    try:
-        config = fill(TransformerConfig, {key: value for key, value in stored.items() if value is not None})
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
+    config = read(TransformerConfig, {key: value for key, value in stored.items() if value is not None}, str(file))
     tokens = (
         config.mask_id,
         *config.end_ids,

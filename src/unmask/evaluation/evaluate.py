@@ -27,7 +27,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Denoiser, Scheduler, Task
 from unmask.evaluation.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
 from unmask.runs.atomic import atomic_write
-from unmask.runs.processes import Together
+from unmask.runs.processes import ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ def evaluate(
     seed: int = 0,
     likelihood: bool = True,
     progress: Callable[[str, int], None] | None = None,
-    together: Together | None = None,
+    processes: ProcessGroup | None = None,
 ) -> Report:
     """Decode the first ``limit`` problems with every scheduler in every decoding, and compare each with the baseline.
 
     Without a ``baseline`` it is confidence, where that is among the schedulers. ``batch`` changes speed and memory only. Of the
-    processes in ``together`` each calls this with the same arguments, decodes its part of the problems, and gets the whole report.
+    processes in ``processes`` each calls this with the same arguments, decodes its part of the problems, and gets the whole report.
     """
     decodings = decodings or {"sequential": Decoding()}
     n = len(task) if limit is None else min(limit, len(task))
@@ -149,7 +149,7 @@ def evaluate(
     rows = []
     for decoding_name, decoding in decodings.items():
         measured = {
-            name: _measure(task, denoiser, scheduler, decoding, n, batch, seed, likelihood, name, progress, together)
+            name: _measure(task, denoiser, scheduler, decoding, n, batch, seed, likelihood, name, progress, processes)
             for name, scheduler in schedulers.items()
         }
         reference = measured.get(baseline)
@@ -171,7 +171,7 @@ def _measure(
     likelihood: bool,
     name: str,
     progress: Callable[[str, int], None] | None,
-    together: Together | None,
+    processes: ProcessGroup | None,
 ) -> _Measured:
     exact, share = np.zeros(n, bool), np.zeros(n)
     nll, steps = np.zeros(n), np.zeros(n, np.int64)
@@ -179,7 +179,7 @@ def _measure(
     # A row that stops at its end token leaves the rest unpriced, which teacher forcing does not.
     stops = decoding.stop_at_end and len(denoiser.end_ids) > 0
     device = getattr(denoiser, "device", torch.device("cpu"))
-    mine = range(n) if together is None else range(n)[_part(together.share(n))]
+    mine = range(n) if processes is None else range(n)[_part(processes.split(n))]
     for start in range(mine.start, mine.stop, batch):
         rows = range(start, min(start + batch, mine.stop))
         seeds = torch.tensor([seed * 2**32 + row for row in rows], device=device)
@@ -200,11 +200,11 @@ def _measure(
         calls, seconds = calls + path.denoiser_calls, seconds + path.seconds
         if progress is not None:
             progress(name, len(rows))
-    if together is not None:  # where a process has decoded nothing it holds zeros
-        whole = together.add(torch.from_numpy(np.stack([exact, share, nll, steps]).astype(np.float64)))
+    if processes is not None:  # where a process has decoded nothing it holds zeros
+        whole = processes.all_reduce(torch.from_numpy(np.stack([exact, share, nll, steps]).astype(np.float64)))
         exact, share, nll, steps = (np.asarray(row) for row in whole.numpy())
         exact, steps = exact > 0, steps.astype(np.int64)
-        calls, seconds = round(together.sum(calls)), together.sum(seconds)
+        calls, seconds = round(processes.sum(calls)), processes.sum(seconds)
     return _Measured(exact, share, nll if likelihood else np.full(n, np.nan), steps, calls, seconds)
 
 

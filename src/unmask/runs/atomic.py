@@ -38,7 +38,7 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
     path = Path(path)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        save_file(_separate(tensors), aside)
+        save_file(_untie(tensors), aside)
         sync(aside)
         os.replace(aside, path)
     except BaseException as error:
@@ -50,10 +50,10 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 @contextmanager
-def written_aside(folder: str | Path) -> Iterator[Path]:
-    """A folder to write into, whose files move into ``folder`` at the end, each whole, the weights last.
+def write_folder(folder: str | Path) -> Iterator[Path]:
+    """A folder to write into, whose files move into ``folder`` at the end, each complete, the weights last.
 
-    Whoever finds weights in ``folder`` finds everything else that belongs to them.
+    If ``folder`` has weights, it has everything else that belongs to them.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def sync(path: Path) -> None:
         os.close(file)
 
 
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _untie(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """On the CPU and contiguous; of tied weights, which safetensors refuses, the second name gets a copy."""
     separate = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     first = {tensor.untyped_storage().data_ptr(): name for name, tensor in reversed(separate.items())}

@@ -1,10 +1,9 @@
-"""Values as plain JSON data, and JSON files read and written."""
+"""Values as JSON data, and JSON files read and written."""
 
 import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +12,38 @@ import torch
 from torch import Tensor
 
 
-def plain(value: Any, finite: bool = False, place: str = "the top") -> Any:
+def to_jsonable(value: Any, finite: bool = False, place: str = "the top") -> Any:
     """`value` as JSON data: dataclasses to dicts, tuples to lists, tensors to (lists of) numbers.
 
-    With `finite`, what JSON lacks becomes "NaN", "Infinity" or "-Infinity", which `float()` reads back.
+    With `finite`, NaN and the infinities, which JSON lacks, become "NaN", "Infinity" and "-Infinity", which `float()` reads back.
     """
-    if isinstance(value, Enum):
-        value = value.value
-    if isinstance(value, Tensor | np.ndarray | np.generic):
-        value = value.tolist()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, float):
-        return json.dumps(value) if finite and not math.isfinite(value) else value
-    if value is None or isinstance(value, bool | int | str):
+    value = _unwrap(value)
+    if isinstance(value, float) and finite and not math.isfinite(value):
+        return json.dumps(value)
+    if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, Path | torch.dtype | torch.device):
-        return str(value)
     if isinstance(value, list | tuple):
-        return [plain(item, finite, f"{place}[{i}]") for i, item in enumerate(value)]
+        return [to_jsonable(item, finite, f"{place}[{i}]") for i, item in enumerate(value)]
     if not isinstance(value, Mapping):
         raise ValueError(f"expected JSON data at {place}, got {type(value).__name__}; convert it first")
     for key in value:
         if not isinstance(key, str):
             raise ValueError(f"expected text as keys at {place}, got {key!r}; use str({key!r})")
-    return {key: plain(item, finite, f"{place}, {key}") for key, item in value.items()}
+    return {key: to_jsonable(item, finite, f"{place}, {key}") for key, item in value.items()}
 
 
-def pretty(value: Any) -> bytes:
+def _unwrap(value: Any) -> Any:
+    """One level: the plain number, text, list or dict that stands for the value."""
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Path | torch.dtype | torch.device):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return value
+
+
+def format_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
@@ -51,9 +54,9 @@ def read_json(path: Path) -> Any:
         raise ValueError("brackets nested beyond reason") from None
 
 
-def leaves(value: Any, place: str = "") -> dict[str, Any]:
+def flatten(value: Any, place: str = "") -> dict[str, Any]:
     """Nested dicts as one level: {"policy.width": 64}."""
     if not isinstance(value, dict):
         return {place: value}
-    nested = [leaves(item, f"{place}.{key}".lstrip(".")) for key, item in value.items()]
+    nested = [flatten(item, f"{place}.{key}".lstrip(".")) for key, item in value.items()]
     return {key: leaf for part in nested for key, leaf in part.items()}

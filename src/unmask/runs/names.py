@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -21,18 +21,19 @@ from typing import Any
 class EntryPoints(Mapping[str, Any]):
     """The objects that installed distributions register under a group. Each is imported when it is first looked up."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, first: Sequence[str] = ()) -> None:
         self.group = group
+        self.first = first
         self._loaded: dict[str, Any] = {}
 
     @cached_property
     def declared(self) -> dict[str, EntryPoint]:
-        """Name → entry point, not imported; the built-in ones first."""
+        """Name → entry point, not imported; the names in ``first`` in their order, then built-in ones, then plug-ins."""
         found = sorted(entry_points(group=self.group), key=lambda point: not point.value.startswith("unmask"))
         named: dict[str, EntryPoint] = {}
         for point in found:
             named.setdefault(point.name, point)
-        return named
+        return {name: named[name] for name in (*(name for name in self.first if name in named), *named)}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._loaded:

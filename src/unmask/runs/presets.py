@@ -1,23 +1,20 @@
-"""Presets: TOML files read into frozen dataclasses, with every key and type checked.
+"""Presets: TOML files read into frozen dataclasses, with every key, type and bound checked (see :mod:`unmask.runs.config`).
 
-A preset lies at assets/presets/<kind>/<name>.toml and is named for the result it reproduces; its first line, a
-comment, describes it. A field that the file leaves out keeps its default, or the value of the preset that the file
-`extends`; a table changes only the fields it names. Fields may be bool, int, float, str, Path, Literal, Enum, list,
-tuple, dict, dataclasses, unions, Any.
+A preset lies at assets/presets/<kind>/<name>.toml and is named for the result it reproduces; its first line, a comment,
+describes it. A field that the file does not name keeps its default, or the value of the preset that the file `extends`; a table
+changes only the fields it names.
 """
 
 import dataclasses
-import difflib
 import tomllib
-import types
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
 from unmask.assets import PRESETS
-from unmask.runs.names import EntryPoints
+from unmask.runs.config import read
+from unmask.runs.names import EntryPoints, did_you_mean
 
 PRESET_FILES = PRESETS
 PRESET_FOLDERS = EntryPoints("unmask.presets")
@@ -66,15 +63,11 @@ def load_preset(
         path, label = _find(name_or_path, kind), name_or_path
     if kind is None and path.parent.parent == PRESET_FILES:
         kind = path.parent.name  # what a preset extends is of its own kind
-    table = _read(path, label, kind)
-    table = table if change is None else change(table)
-    try:
-        return cast(T, fill(cls, table, None, ""))
-    except ValueError as error:
-        raise ValueError(f"preset {label}: {error}") from None
+    table = _read_toml(path, label, kind)
+    return read(cls, table if change is None else change(table), f"preset {label}")
 
 
-def _read(path: Path, label: str, kind: str | None, below: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _read_toml(path: Path, label: str, kind: str | None, below: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The file's tables, over those of the preset that it ``extends``, if it does."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -96,7 +89,7 @@ def _read(path: Path, label: str, kind: str | None, below: tuple[Path, ...] = ()
     extended = path.parent / name if name.endswith(".toml") else _find(name, kind)
     if extended in (*below, path):
         raise ValueError(f"preset {label}: extends {name!r}, which extends it in turn; end the circle")
-    return overlay(_read(extended, name, kind, (*below, path)), table)
+    return overlay(_read_toml(extended, name, kind, (*below, path)), table)
 
 
 def overlay(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +110,7 @@ def _find(name: str, kind: str | None) -> Path:
         choices = ", ".join(f"{preset.kind}/{preset.name}" for preset in found)
         raise ValueError(f"preset {name!r} exists in several kinds; say which: {choices}")
     names = [preset.name if kind else f"{preset.kind}/{preset.name}" for preset in known]
-    near = _nearest(name, [*names, *(preset.name for preset in known)])
+    near = did_you_mean(name, [*names, *(preset.name for preset in known)])
     of_kind = f"{kind} preset" if kind else "preset"
     raise ValueError(f"unknown {of_kind} {name!r}{near}; available: {', '.join(names) or 'none'}")
 
@@ -126,138 +119,3 @@ def _description(path: Path) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         first = file.readline().strip()
     return first.lstrip("# ") if first.startswith("#") else ""
-
-
-def _nearest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def fill(cls: type, table: dict[str, Any], default: Any = None, place: str = "") -> Any:
-    """An instance of `cls`: `default` (or the class's own defaults) with the entries of `table` set, types checked."""
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
-    where = f"in [{place}]" if place else "at the top"
-    for key in table:
-        if key not in fields:
-            near = _nearest(key, fields)
-            raise ValueError(f"unknown key {key!r} {where}{near}; known keys: {', '.join(fields)}")
-    hints = get_type_hints(cls)
-    values = {}
-    for key, value in table.items():
-        inner = getattr(default, key) if default is not None else _default(fields[key])
-        values[key] = _convert(hints[key], value, inner, f"{place}.{key}".lstrip("."))
-    try:
-        if default is not None:
-            return dataclasses.replace(default, **values)
-        missing = [name for name, field in fields.items() if name not in values and _required(field)]
-        if missing:
-            raise ValueError(f"missing {', '.join(missing)}, which has no default; add it")
-        return cls(**values)
-    except ValueError as error:  # also the dataclass's own checks
-        raise ValueError(f"{where}: {error}") from None
-
-
-def _required(field: dataclasses.Field) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _default(field: dataclasses.Field) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return None if field.default is dataclasses.MISSING else field.default
-
-
-def _convert(hint: Any, value: Any, default: Any, place: str) -> Any:
-    """`value`, as TOML gives it, as the type `hint` asks for. `default` is the field's, for nested tables."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return value
-    if origin in (Union, types.UnionType):
-        return _convert_union(arguments, value, default, place)
-    if origin is Literal:
-        if any(value == choice and type(value) is type(choice) for choice in arguments):
-            return value
-        raise _wrong(_choices(arguments), value, place, near=arguments)
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return fill(hint, value, default if type(default) is hint else None, place)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        choices = [member.value for member in hint]
-        if value in choices:
-            return hint(value)
-        raise _wrong(_choices(choices), value, place, near=choices)
-    if origin in (list, tuple, dict, Sequence):
-        return _convert_many(hint, value, place)
-    if hint is Path and isinstance(value, str):
-        return Path(value)
-    if hint is float and type(value) is int:
-        return float(value)
-    if hint is tuple and isinstance(value, list):
-        return tuple(value)
-    # By exact type, since True is an int to isinstance but not to whoever wrote the preset.
-    if isinstance(hint, type) and type(value) is hint:
-        return value
-    raise _wrong(_name(hint), value, place)
-
-
-def _convert_union(hints: tuple[Any, ...], value: Any, default: Any, place: str) -> Any:
-    tables = [hint for hint in hints if dataclasses.is_dataclass(hint)]
-    if isinstance(value, dict) and tables:
-        table, value = _choose(tables, value, default, place) if len(tables) > 1 else (tables[0], value)
-        return _convert(table, value, default, place)  # so that its own error, about a key, is the one shown
-    exact = [hint for hint in hints if type(value) is hint]  # int | float must not turn 1 into 1.0
-    for hint in (*exact, *hints):
-        try:
-            return _convert(hint, value, default, place)
-        except ValueError:
-            continue
-    raise _wrong(" or ".join(_name(hint) for hint in hints), value, place)
-
-
-def _choose(tables: list[Any], value: dict[str, Any], default: Any, place: str) -> tuple[Any, dict[str, Any]]:
-    """Of several dataclasses the one whose `kind` the table names; without that the default's own, or the first.
-
-    A dataclass without a field `kind` goes by the name before "Data": SudokuData is "sudoku".
-    """
-    kinds = {getattr(table, "kind", table.__name__.removesuffix("Data").lower()): table for table in tables}
-    if "kind" not in value:
-        return (type(default) if type(default) in tables else tables[0]), value
-    if not isinstance(value["kind"], str) or value["kind"] not in kinds:
-        raise _wrong(_choices(kinds), value["kind"], f"{place}.kind", near=kinds)
-    table = kinds[value["kind"]]
-    named = "kind" in {field.name for field in dataclasses.fields(table)}
-    return table, value if named else {key: item for key, item in value.items() if key != "kind"}
-
-
-def _convert_many(hint: Any, value: Any, place: str) -> Any:
-    """Lists, tuples and dicts, item by item."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is dict and isinstance(value, dict):
-        return {key: _convert(arguments[1], item, None, f"{place}.{key}") for key, item in value.items()}
-    if origin is dict or not isinstance(value, list):
-        raise _wrong(_name(hint), value, place)
-    if origin in (list, Sequence) or arguments[-1:] == (...,):
-        arguments = (arguments[0],) * len(value)
-    if len(arguments) != len(value):
-        raise _wrong(f"{len(arguments)} items ({_name(hint)})", value, place)
-    items = [
-        _convert(inner, item, None, f"{place}[{i}]")
-        for i, (inner, item) in enumerate(zip(arguments, value, strict=True))
-    ]
-    return tuple(items) if origin in (tuple, Sequence) else items
-
-
-def _wrong(expected: str, value: Any, place: str, near: Iterable[Any] = ()) -> ValueError:
-    hint = _nearest(value, [choice for choice in near if isinstance(choice, str)]) if isinstance(value, str) else ""
-    return ValueError(f"{place}: expected {expected}, got {type(value).__name__} {value!r}{hint}")
-
-
-def _choices(values: Iterable[Any]) -> str:
-    return f"one of {', '.join(repr(value) for value in values)}"
-
-
-def _name(hint: Any) -> str:
-    if hint is type(None):
-        return "None"
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return f"a table ({hint.__name__})"
-    return hint.__name__ if isinstance(hint, type) and get_origin(hint) is None else str(hint).replace("typing.", "")

@@ -1,7 +1,7 @@
-"""Processes that share a training step or an evaluation (``accelerate launch``). One process is the plain case: nothing is sent.
+"""Processes that share a training step or an evaluation (``accelerate launch``). A single process sends nothing.
 
-Every process calls the same functions in the same order; the first one writes. When one of them dies, the others learn of it at the
-next exchange and end with an error that says so; when one only stops answering, they give up after ``PATIENCE``.
+Every process calls the same functions in the same order; the first one writes. When a process dies, the others notice at the next
+exchange and end with an error that says so; when it only stops answering, they give up after ``PATIENCE``.
 """
 
 from __future__ import annotations
@@ -25,89 +25,90 @@ PATIENCE = timedelta(minutes=10)
 """How long a process waits for the others. They differ by part of a step, or by a validation."""
 
 
-def started(mixed_precision: str = "no", patience: timedelta = PATIENCE) -> Accelerator:
+def start_accelerator(mixed_precision: str = "no", patience: timedelta = PATIENCE) -> Accelerator:
     """The accelerator of this process, with a bound on how long it waits for the others."""
     from accelerate import Accelerator, InitProcessGroupKwargs
 
     return Accelerator(mixed_precision=mixed_precision, kwargs_handlers=[InitProcessGroupKwargs(timeout=patience)])
 
 
-def launched_processes() -> int:
-    """How many processes ``accelerate launch`` (or torchrun) has started with this one."""
+def count_processes() -> int:
+    """How many processes ``accelerate launch`` (or torchrun) has started, this one included."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def launched(patience: timedelta = PATIENCE) -> Together | None:
-    """All processes of an ``accelerate launch``; None where this one is alone."""
-    return Together(started(patience=patience)) if launched_processes() > 1 else None
+def current_group(patience: timedelta = PATIENCE) -> ProcessGroup | None:
+    """The processes of an ``accelerate launch``; None for a single process."""
+    return ProcessGroup(start_accelerator(patience=patience)) if count_processes() > 1 else None
 
 
 @dataclass(frozen=True)
-class Together:
+class ProcessGroup:
     """The processes that share a step."""
 
     accelerator: Accelerator
 
     @property
-    def processes(self) -> int:
+    def size(self) -> int:
         return self.accelerator.num_processes
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         return self.accelerator.is_main_process
 
-    def share(self, count: int) -> Int[Tensor, "p"]:
-        """This process's part of ``count`` rows, next to each other."""
-        return torch.arange(count).tensor_split(self.processes)[self.accelerator.process_index]
+    def split(self, count: int) -> Int[Tensor, "p"]:
+        """This process's share of ``count`` rows, contiguous."""
+        return torch.arange(count).tensor_split(self.size)[self.accelerator.process_index]
 
-    def shared(self, prompts: int) -> Int[Tensor, "p"]:
-        """This process's part of a training step, which must have something for everybody."""
-        if prompts < self.processes:
-            raise ValueError(f"{self.processes} processes cannot share {prompts} prompts: ask for more prompts")
-        return self.share(prompts)
+    def split_prompts(self, prompts: int) -> Int[Tensor, "p"]:
+        """This process's share of a training step, in which every process must have work."""
+        if prompts < self.size:
+            raise ValueError(f"{self.size} processes cannot share {prompts} prompts: use at least {self.size} prompts")
+        return self.split(prompts)
 
-    def dealt(self, items: Sequence[T]) -> Sequence[T]:
-        """This process's part of ``items``, dealt like cards: of sorted ones everybody gets some of each kind."""
-        return items[self.accelerator.process_index :: self.processes]
+    def round_robin(self, items: Sequence[T]) -> Sequence[T]:
+        """Every ``size``-th item: of sorted ones each process gets some of every kind."""
+        return items[self.accelerator.process_index :: self.size]
 
-    def records(self, mine: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def gather_records(self, mine: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The records (JSON data) of all processes, those of the first one first."""
         lines = "".join(f"\n{json.dumps(record)}" for record in mine) or "\n"
         sent = torch.tensor(list(lines.encode()), dtype=torch.uint8, device=self.accelerator.device)
-        return [json.loads(line) for line in bytes(self.concatenated(sent)[0].tolist()).splitlines() if line]
+        return [json.loads(line) for line in bytes(self.all_gather(sent)[0].tolist()).splitlines() if line]
 
-    def add(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         """The sum over processes."""
-        if self.processes == 1:
+        if self.size == 1:
             return tensor
-        return _answered(lambda: self.accelerator.reduce(tensor, "sum"))  # pyright: ignore
+        return _exchange(lambda: self.accelerator.reduce(tensor, "sum"))  # pyright: ignore
 
     def sum(self, value: float | int) -> float:
-        return self.add(torch.tensor(value, dtype=torch.float64, device=self.accelerator.device)).item()
+        return self.all_reduce(torch.tensor(value, dtype=torch.float64, device=self.accelerator.device)).item()
 
-    def means(self, totals: dict[str, tuple[float, float]]) -> dict[str, float]:
-        both = self.add(torch.tensor(list(totals.values()), dtype=torch.float64, device=self.accelerator.device))
+    def mean(self, totals: dict[str, tuple[float, float]]) -> dict[str, float]:
+        """Σ numerators / Σ denominators over processes, by name."""
+        both = self.all_reduce(torch.tensor(list(totals.values()), dtype=torch.float64, device=self.accelerator.device))
         return {name: above / (below or 1.0) for name, (above, below) in zip(totals, both.tolist(), strict=True)}
 
-    def concatenated(self, mine: Tensor) -> tuple[Tensor, int]:
+    def all_gather(self, mine: Tensor) -> tuple[Tensor, int]:
         """The rows of all processes one after another, and where this process's begin."""
-        if self.processes == 1:
+        if self.size == 1:
             return mine, 0
-        size = torch.tensor([len(mine)], device=mine.device)
-        sizes = _answered(lambda: self.accelerator.gather(size)).tolist()  # pyright: ignore
-        padded = _answered(lambda: self.accelerator.pad_across_processes(mine))
-        parts = _answered(lambda: self.accelerator.gather(padded)).split(max(sizes))  # pyright: ignore
-        whole = torch.cat([part[:n] for part, n in zip(parts, sizes, strict=True)])
-        return whole, sum(sizes[: self.accelerator.process_index])
+        count = torch.tensor([len(mine)], device=mine.device)
+        counts = _exchange(lambda: self.accelerator.gather(count)).tolist()  # pyright: ignore
+        padded = _exchange(lambda: self.accelerator.pad_across_processes(mine))
+        parts = _exchange(lambda: self.accelerator.gather(padded)).split(max(counts))  # pyright: ignore
+        whole = torch.cat([part[:n] for part, n in zip(parts, counts, strict=True)])
+        return whole, sum(counts[: self.accelerator.process_index])
 
     def wait(self) -> None:
-        if self.processes > 1:
-            _answered(self.accelerator.wait_for_everyone)
+        if self.size > 1:
+            _exchange(self.accelerator.wait_for_everyone)
 
 
-def _answered(exchange: Callable[[], T]) -> T:
+def _exchange(send: Callable[[], T]) -> T:
     try:
-        return exchange()
+        return send()
     except RuntimeError as error:  # gloo's own, and all of torch.distributed's
         reason = str(error).strip().splitlines()[0]
         raise ValueError(

@@ -41,7 +41,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from unmask.runs.atomic import ASIDE, atomic_write, save_tensors, sync
-from unmask.runs.jsonable import leaves, plain, pretty, read_json
+from unmask.runs.config import read
+from unmask.runs.jsonable import flatten, format_json, read_json, to_jsonable
 from unmask.runs.versions import versions
 
 LOG = logging.getLogger(__name__)
@@ -59,6 +60,14 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Latest:
+    """latest.json: which checkpoint counts."""
+
+    step: int
+    folder: str
+
+
+@dataclass(frozen=True)
 class Run:
     """A run directory; `Run.create` begins or resumes one, `Run(folder)` only looks at one."""
 
@@ -71,17 +80,15 @@ class Run:
         config: Any,
         resume: bool = False,
         may_differ: Collection[str] = (),
-        added: Mapping[str, Any] | None = None,
     ) -> "Run":
         """Begin a run in `folder` with the dataclass `config`, or `resume` it (begin it if there is none).
 
         A resumed run must have the stored configuration but for the keys in `may_differ` ("steps"; "policy"
-        for "policy.width" and all its kin), whose new values replace the stored ones. `added` are options that runs of
-        earlier versions do not name, with what those runs did.
+        for "policy.width" and all its kin), whose new values replace the stored ones.
         """
         if not dataclasses.is_dataclass(config) or isinstance(config, type):
             raise ValueError(f"expected the configuration as a dataclass instance, got {config!r}")
-        run, new = cls(Path(folder)), plain(config, finite=True)
+        run, new = cls(Path(folder)), to_jsonable(config, finite=True)
         if run.folder.exists() and not run.folder.is_dir():
             raise ValueError(f"expected a folder for the run, but {run.folder} is a file; name another")
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -95,9 +102,9 @@ class Run:
             if present and "config.json" not in present:
                 raise ValueError(f"cannot resume {run.folder}: it has no config.json; name another folder")
             if present:
-                _refuse_changes(_stored_config(run.folder / "config.json"), new, may_differ, run.folder, added or {})
+                _refuse_changes(_stored_config(run.folder / "config.json"), new, may_differ, run.folder)
             run._sweep()
-            atomic_write(run.folder / "config.json", pretty(new))
+            atomic_write(run.folder / "config.json", format_json(new))
             run._write_versions()
         return run
 
@@ -121,7 +128,7 @@ class Run:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append `record`, which should have a "step" (see `rewind`), to metrics.jsonl in a single write."""
-        line = json.dumps(plain(record, finite=True)).encode() + b"\n"
+        line = json.dumps(to_jsonable(record, finite=True)).encode() + b"\n"
         path = self.folder / "metrics.jsonl"
         with open(path, "ab", buffering=0) as file:
             if file.write(line) != len(line):
@@ -157,8 +164,8 @@ class Run:
         try:
             aside.mkdir()
             save_tensors(aside / "state.safetensors", tensors)
-            content = {"step": step, "state": plain(state), "tensors": _checksum(aside / "state.safetensors")}
-            atomic_write(aside / "state.json", pretty({**content, "checksum": _checksum(content)}))
+            content = {"step": step, "state": to_jsonable(state), "tensors": _checksum(aside / "state.safetensors")}
+            atomic_write(aside / "state.json", format_json({**content, "checksum": _checksum(content)}))
             if (self.folder / "metrics.jsonl").exists():  # no hole before a checkpoint that survives
                 sync(self.folder / "metrics.jsonl")
             if target.exists():  # a folder cannot be renamed onto it; it stays readable until the new one is
@@ -170,7 +177,7 @@ class Run:
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        atomic_write(folder / "latest.json", pretty({"step": step, "folder": target.name}))
+        atomic_write(folder / "latest.json", format_json(to_jsonable(Latest(step, target.name))))
         # Later steps are what a run that fell back has left behind: not this run's past any more.
         earlier = [path for path in self._checkpoints() if _step(path) < step]
         for path in {*self._checkpoints(), *folder.glob(".step-*")} - {target, *earlier[: KEPT - 1]}:
@@ -180,14 +187,10 @@ class Run:
     def load_latest(self) -> Checkpoint | None:
         """The latest whole checkpoint, None before the first; ValueError if there are only damaged ones.
 
-        Damaged ones that are passed over are said to the log, which is stderr unless somebody takes it elsewhere.
+        Damaged ones that are passed over are logged as warnings.
         """
-        candidates = self._checkpoints()
-        try:
-            latest = read_json(self.folder / "checkpoints" / "latest.json")["folder"]
-        except (OSError, ValueError, KeyError, TypeError):
-            latest = None
-        candidates.sort(key=lambda path: path.name != latest)  # stable: the others stay newest first
+        latest = self._latest()
+        candidates = sorted(self._checkpoints(), key=lambda path: path.name != latest)  # stable: newest first
         skipped: list[str] = []
         for path in candidates:
             try:
@@ -204,13 +207,20 @@ class Run:
             )
         return None
 
+    def _latest(self) -> str | None:
+        """The checkpoint that latest.json names; None if that file is absent or damaged."""
+        try:
+            return read(Latest, read_json(self.folder / "checkpoints" / "latest.json")).folder
+        except (OSError, ValueError):
+            return None
+
     def _checkpoints(self) -> list[Path]:
         """Newest first; of one step, the replaced one last."""
         found = (path for path in (self.folder / "checkpoints").glob("step-*") if path.stem[5:].isdecimal())
         return sorted(found, key=lambda path: (_step(path), path.suffix == ""), reverse=True)
 
     def _sweep(self) -> None:
-        """Remove what killed processes were writing. Only under the lock: nobody else is writing now."""
+        """Remove what killed processes were writing. Only under the lock: no other process is writing now."""
         for path in [*self.folder.glob(".*"), *self.folder.glob("*/.*")]:
             if ASIDE.fullmatch(path.name):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -222,7 +232,7 @@ class Run:
             earlier = before.pop("earlier", []) + ([before] if before != now else [])
         except (FileNotFoundError, ValueError, AttributeError, TypeError):
             earlier = []  # a note for people: that it is damaged must not keep a run from going on
-        atomic_write(path, pretty({**now, "earlier": earlier} if earlier else now))
+        atomic_write(path, format_json({**now, "earlier": earlier} if earlier else now))
 
 
 def _stored_config(path: Path) -> Any:
@@ -235,7 +245,7 @@ def _stored_config(path: Path) -> Any:
 
 
 def _number(value: Any) -> int | float:
-    """A step, or infinity for what is none: nobody logged it, and whatever follows it goes."""
+    """A step, or infinity for a value that is none: the record is damaged, and it and what follows it are dropped."""
     return value if isinstance(value, int | float) and value == value else math.inf
 
 
@@ -271,8 +281,8 @@ def _whole_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             yield line, record
 
 
-def _refuse_changes(stored: Any, new: Any, may_differ: Collection[str], folder: Path, added: Mapping[str, Any]) -> None:
-    before, now = {**added, **leaves(stored)}, leaves(new)
+def _refuse_changes(stored: Any, new: Any, may_differ: Collection[str], folder: Path) -> None:
+    before, now = flatten(stored), flatten(new)
     changed = [
         f"{key} (stored {before.get(key, 'nothing')!r}, now {now.get(key, 'nothing')!r})"
         for key in sorted(before.keys() | now.keys())

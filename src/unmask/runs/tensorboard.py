@@ -10,8 +10,8 @@ from typing import Any
 Log = Callable[[Mapping[str, Any]], None]
 
 
-def scalars(folder: Path, start: int) -> Log:
-    """A function that writes a record's numbers under its "step". What an earlier run wrote past ``start`` is disregarded."""
+def scalar_writer(folder: Path, start: int) -> Log:
+    """A function that writes a record's numbers under its "step". Events past ``start``, of an interrupted run, are dropped."""
     if importlib.util.find_spec("tensorboard") is None:
         return lambda record: None
     from torch.utils.tensorboard import SummaryWriter

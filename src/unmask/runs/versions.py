@@ -1,4 +1,4 @@
-"""What this process runs on, for whoever reads its results later."""
+"""What this process runs on, stored beside its results."""
 
 import importlib.metadata
 import platform

@@ -12,8 +12,8 @@ from unmask.assets import POLICIES
 from unmask.decoding.protocols import Denoiser, Scheduler
 from unmask.denoisers.checkpoint import Checkpoint, enough, read_json
 from unmask.denoisers.transformer import LARGEST_GRID
+from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
-from unmask.runs.presets import fill
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 
 SCHEDULERS = EntryPoints("unmask.schedulers")
@@ -56,11 +56,9 @@ def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
 
 def _refuse_implausible(folder: Path) -> None:
     """A policy's configuration comes from anywhere: types are checked, and sizes before memory is spent on them."""
-    stored = read_json(folder / "config.json")
-    try:
-        config = fill(PolicyConfig, {key: value for key, value in stored.items() if value is not None})
-    except ValueError as error:
-        raise ValueError(f"{folder / 'config.json'}: {error}") from None
+    file = folder / "config.json"
+    stored = read_json(file)
+    config = read(PolicyConfig, {key: value for key, value in stored.items() if value is not None}, str(file))
     layered = {"transformer": config.n_layers, "grid": config.n_layers}.get(config.kind, 0)
     square = 0 if config.kind == "hidden" else config.width**2
     embedded = (config.vocab_size + (config.length or 0)) * config.width if config.tokens else 0

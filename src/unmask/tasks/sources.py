@@ -1,6 +1,6 @@
 """What a run trains on: the choice that a preset's ``[data]`` makes, and how it becomes problems for a denoiser.
 
-A kind of data is a frozen dataclass with a field ``kind`` (Sudoku, the first one, needs none), a ``seed``, and a method
+A kind of data is a frozen dataclass with a field ``kind``, a ``seed``, and a method
 ``problems(denoiser, name)`` that refuses a denoiser it does not fit and returns :class:`~unmask.decoding.protocols.Problems`. To add a kind,
 write that class and add it to ``Data``: presets, ``unmask train`` and ``unmask finetune`` know it then.
 """
@@ -8,7 +8,9 @@ write that class and add it to ``Data``: presets, ``unmask train`` and ``unmask 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, Union
+
+from pydantic import Field
 
 from unmask.decoding.protocols import Canvas, Denoiser, Problems
 from unmask.runs.names import EntryPoints, did_you_mean
@@ -25,7 +27,7 @@ KINDS = EntryPoints("unmask.tasks")
 if TYPE_CHECKING:
     Data = SudokuData | TextData | Arithmetic | Ordered | Code | Countdown
 else:
-    Data = Union[tuple(sorted(KINDS.values(), key=lambda kind: kind is not SudokuData))]  # noqa: UP007
+    Data = Annotated[Union[tuple(KINDS.values())], Field(discriminator="kind")]  # noqa: UP007
 
 
 def problems(data: Data, denoiser: Denoiser, name: str) -> Problems:
@@ -42,14 +44,14 @@ def require_task(task: str) -> None:
 def require_kind(data: Data, task: str) -> None:
     """Refuse a preset of another task than the one that was asked for."""
     if not isinstance(data, KINDS[task]):
-        mine = getattr(data, "kind", "sudoku")
+        mine = data.kind
         raise ValueError(f"the preset is for {mine}, not for {task}: name a preset of {task}, or leave --task out")
 
 
 def with_file(data: Data, file: str) -> Data:
     """The same kind of data, from another file."""
     if "file" not in {field.name for field in fields(data)}:
-        raise ValueError(f"{getattr(data, 'kind', 'sudoku')} problems are generated, not read: leave --data out")
+        raise ValueError(f"{data.kind} problems are generated, not read: leave --data out")
     return replace(data, file=file)  # pyright: ignore[reportCallIssue]
 
 

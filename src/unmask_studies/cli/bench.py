@@ -2,57 +2,55 @@
 
 from __future__ import annotations
 
-import json as json_text
-import shlex
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from tyro.conf import Positional
 
-from unmask.cli.shell import console, require_writable
-from unmask.runs.atomic import atomic_write
-from unmask.runs.jsonable import plain
+from unmask.cli.shell import console, quote_command, require_writable, write_json
+from unmask.runs.jsonable import to_jsonable
 from unmask.runs.names import did_you_mean
 from unmask_studies.bench.measuring import Finding
 from unmask_studies.bench.suite import SUITE, machine
 
 
-def bench(name: str = "all", /, quick: bool = False, json: Path | None = None) -> None:
-    """Measure what decoding and learning cost. Ratios of CPU time, taken in turns, so that a busy machine does little harm.
+@dataclass(frozen=True)
+class Bench:
+    """Measure what decoding and learning cost. Ratios of CPU time, measured alternately, so that a busy machine does little harm.
 
     $ unmask bench --quick
     $ unmask bench policy-cost
     $ unmask bench caches --json caches.json
-
-    Args:
-        name: caches (what they save and cost), policy-cost (what a learned order adds to decoding), decoding (against the published
-            loops), learning (against recomputed and free rollouts), throughput (against a matrix product), growth (with length,
-            vocabulary, batch and group), processes (two against one, wall time: on idle cores), or all.
-        quick: Small sizes, for a look: its numbers are not results.
-        json: Also write everything to this file, with versions and settings.
     """
-    if name not in ("all", *SUITE):
-        raise ValueError(f"no benchmark {name!r}: expected all, {', '.join(SUITE)}{did_you_mean(name, SUITE)}")
-    if json is not None:
-        require_writable(json)
-    results: dict[str, Any] = {}
-    for title in SUITE if name == "all" else (name,):
-        run, full, small = SUITE[title]
-        settings = small if quick else full
-        findings = list(run(settings))
-        results[title] = {"settings": plain(settings), "findings": [asdict(finding) for finding in findings]}
-        console.print(_table(title, findings))
-    if json is not None:
-        content = {
-            "command": shlex.join(["unmask", *sys.argv[1:]]),
-            "quick": quick,
-            "machine": machine(),
-            "benchmarks": results,
-        }
-        atomic_write(json, (json_text.dumps(content, indent=1) + "\n").encode())
+
+    name: Positional[str] = "all"
+    """caches (what they save and cost), policy-cost (what a learned policy adds to decoding), decoding (against the published loops),
+    learning (against recomputed and free rollouts), throughput (against a matrix product), growth (with length, vocabulary,
+    batch and group), processes (two against one, wall time: on idle cores), or all."""
+    quick: bool = False
+    """Small sizes, for a look: its numbers are not results."""
+    json: Path | None = None
+    """Also write everything to this file, with versions and settings."""
+
+    def run(self) -> None:
+        if self.name not in ("all", *SUITE):
+            near = did_you_mean(self.name, SUITE)
+            raise ValueError(f"no benchmark {self.name!r}: expected all, {', '.join(SUITE)}{near}")
+        if self.json is not None:
+            require_writable(self.json)
+        results: dict[str, Any] = {}
+        for title in SUITE if self.name == "all" else (self.name,):
+            measure, full, small = SUITE[title]
+            settings = small if self.quick else full
+            findings = list(measure(settings))
+            results[title] = {"settings": to_jsonable(settings), "findings": [asdict(finding) for finding in findings]}
+            console.print(_table(title, findings))
+        if self.json is not None:
+            content = {"command": quote_command(), "quick": self.quick, "machine": machine(), "benchmarks": results}
+            write_json(self.json, content)
 
 
 def _table(title: str, findings: Sequence[Finding]) -> Table:

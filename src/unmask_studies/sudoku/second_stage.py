@@ -29,12 +29,12 @@ BEFORE, TUNE = "before", "tune"
 
 @dataclass(frozen=True)
 class SecondStageStudy(GridStudy):
-    """A second stage of ``preset`` along each of ``schedulers``. After the one along ``sas``, ``policy_preset`` trains on for it.
+    """A second stage of ``tuning_preset`` along each of ``schedulers``. After the one along ``sas``, ``policy_preset`` trains on for it.
 
     ``samples``, ``puzzles`` and ``validate`` replace the preset's, ``policy_steps`` the policy preset's steps.
     """
 
-    preset: str = "stage2-sudoku-9x9-imperfect"
+    tuning_preset: str = "stage2-sudoku-9x9-imperfect"
     schedulers: tuple[str, ...] = ("sas", "expert", "confidence", "random")
     policy_preset: str = "sas-sudoku-9x9-tuned"
     samples: int | None = None
@@ -46,7 +46,7 @@ class SecondStageStudy(GridStudy):
 
     @property
     def stage(self) -> SecondStage:
-        stage = load_preset(self.preset, SecondStage, "finetune")
+        stage = load_preset(self.tuning_preset, SecondStage, "finetune")
         if self.samples is not None:
             stage = replace(stage, training=replace(stage.training, samples=self.samples))
         if self.puzzles is not None:

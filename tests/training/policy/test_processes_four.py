@@ -19,7 +19,7 @@ from support.processes import together
 from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, evaluate
-from unmask.runs.processes import launched
+from unmask.runs.processes import current_group
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import PolicyConfig
@@ -114,7 +114,7 @@ def evaluated(limit: int) -> Report:
     orders = {name: load_scheduler(name, denoiser, "sudoku-4x4-imperfect") for name in ("random", "confidence", "sas")}
     problems = SudokuTask.generated(limit, 4, "5-7", "test", 0)
     decodings = {"sequential": Decoding(), "3 steps": Decoding(steps=3)}
-    return evaluate(problems, denoiser, orders, decodings, batch=4, together=launched())
+    return evaluate(problems, denoiser, orders, decodings, batch=4, processes=current_group())
 
 
 @pytest.mark.parametrize("limit", [13, 3])

@@ -33,7 +33,7 @@ from unmask.evaluation.lm_eval.settings import LmDecoding
 from unmask.generation.generate import Generation, Watch, generate
 from unmask.generation.likelihood import Scored, monte_carlo_likelihood, path_likelihood
 from unmask.generation.text_canvas import load_tokenizer
-from unmask.runs.processes import Together
+from unmask.runs.processes import ProcessGroup
 from unmask.schedulers.loading import load_scheduler
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -78,7 +78,7 @@ class UnmaskLM(LM):
     :class:`LmDecoding`.
 
     ``log`` is the file of finished samples. ``on_sample`` is told (finished, of how many) after every batch. While there is an
-    ``on_generation``, requests are decoded one by one with all their states, and it is told of each. ``together`` are the
+    ``on_generation``, requests are decoded one by one with all their states, and it is told of each. ``processes`` are the
     processes that share the requests; all get all answers, or, with ``first_scores``, all but the first :class:`Answered`.
     """
 
@@ -96,7 +96,7 @@ class UnmaskLM(LM):
         log: str | Path | None = None,
         on_sample: OnSample | None = None,
         on_generation: OnGeneration | None = None,
-        together: Together | None = None,
+        processes: ProcessGroup | None = None,
         first_scores: bool = False,
         **options: Any,
     ) -> None:
@@ -118,7 +118,7 @@ class UnmaskLM(LM):
         self.log = SampleLog(log)
         self.on_sample = on_sample
         self.on_generation = on_generation
-        self.together = together
+        self.processes = processes
         self.first_scores = first_scores
         self.cost = Cost()
 
@@ -308,23 +308,23 @@ class UnmaskLM(LM):
 
     def _mine(self, jobs: list[_Job]) -> Sequence[_Job]:
         """This process's part of jobs that all processes have in the same order."""
-        return jobs if self.together is None else self.together.dealt(jobs)
+        return jobs if self.processes is None else self.processes.round_robin(jobs)
 
     def _exchange(self, answers: list[dict[str, Any] | None], jobs: Sequence[_Job]) -> None:
         """Every process's records to all; the first one writes down those of the others."""
-        if self.together is None:
+        if self.processes is None:
             return
         done = [answer for job in jobs if (answer := answers[job.place]) is not None]
-        everybody = {record["key"]: record for record in self.together.records(done)}
+        everybody = {record["key"]: record for record in self.processes.gather_records(done)}
         for job in jobs:
             if answers[job.place] is None:
                 answers[job.place] = record = everybody[job.key]
                 self._count(record)
-                if self.together.first:
+                if self.processes.is_first:
                     self.log.add(record)
         self.log.remember(everybody.values())
-        self.together.wait()
-        if not self.together.first:
+        self.processes.wait()
+        if not self.processes.is_first:
             self.log.hand_over()
             if self.first_scores:
                 raise Answered

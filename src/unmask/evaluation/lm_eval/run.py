@@ -30,8 +30,8 @@ from unmask.report.terminal.text import Pieces
 from unmask.report.traces import record as trace
 from unmask.report.traces.text import of_texts
 from unmask.runs.atomic import atomic_write
-from unmask.runs.jsonable import plain
-from unmask.runs.processes import Together, launched
+from unmask.runs.jsonable import to_jsonable
+from unmask.runs.processes import ProcessGroup, current_group
 from unmask.runs.run import Run
 
 MAY_DIFFER = ("limit", "traces", "batch", "device")
@@ -47,8 +47,8 @@ def run_lm_eval(
     Under ``accelerate launch`` every process calls this and answers its share of the requests. The first one owns the folder and
     scores; the others return None.
     """
-    together = launched(PATIENCE)
-    first = together is None or together.first
+    processes = current_group(PATIENCE)
+    first = processes is None or processes.is_first
     with _quiet():
         task = load_task(
             config.task,
@@ -64,16 +64,16 @@ def run_lm_eval(
             tokenizer=config.tokenizer or None,
             batch_size=config.batch,
             dtype=config.dtype,
-            device=_own_device(config.device, together),
+            device=_own_device(config.device, processes),
             on_sample=on_sample,
-            together=together,
+            processes=processes,
             first_scores=True,
         )
     if first:
         Run.create(folder, config, resume=resume, may_differ=MAY_DIFFER)
     run = Run(Path(folder))
     with run.lock() if first else nullcontext(), _quiet():
-        model.log = collected(run.folder) if together is None else shared(run.folder, together)
+        model.log = collected(run.folder) if processes is None else shared(run.folder, processes)
         if config.traces and first:
             model.on_generation = _tracing(model, config.traces, run.folder / "traces")
         try:
@@ -82,9 +82,11 @@ def run_lm_eval(
             return None
         results = {"task": config.task, "main": MAIN_METRIC[config.task], **found}
         results |= {"published": config.published, "source": config.source, "model": model.get_model_info()}
-        lines = (json.dumps(plain(_scored(sample), finite=True)) + "\n" for sample in results.pop("samples"))
+        lines = (json.dumps(to_jsonable(_scored(sample), finite=True)) + "\n" for sample in results.pop("samples"))
         atomic_write(run.folder / "scores.jsonl", "".join(lines).encode())
-        atomic_write(run.folder / "results.json", (json.dumps(plain(results, finite=True), indent=2) + "\n").encode())
+        atomic_write(
+            run.folder / "results.json", (json.dumps(to_jsonable(results, finite=True), indent=2) + "\n").encode()
+        )
     return results
 
 
@@ -126,16 +128,16 @@ def evaluate_task(
     }
 
 
-def _own_device(device: str, together: Together | None) -> str | None:
+def _own_device(device: str, processes: ProcessGroup | None) -> str | None:
     """Of several processes each takes the GPU that has its number on its machine."""
-    if together is None:
+    if processes is None:
         return device or None
     if device == "auto":
         raise ValueError(
             "device auto spreads one denoiser over all devices, and these are several processes: "
             "start one process, or name cuda, of which each takes its own"
         )
-    return f"cuda:{together.accelerator.local_process_index}" if device == "cuda" else device or None
+    return f"cuda:{processes.accelerator.local_process_index}" if device == "cuda" else device or None
 
 
 def _tracing(model: UnmaskLM, count: int, folder: Path) -> OnGeneration:

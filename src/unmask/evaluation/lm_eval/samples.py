@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.runs.atomic import sync
-from unmask.runs.processes import Together
+from unmask.runs.processes import ProcessGroup
 
 
 def key_of(*parts: Any) -> str:
@@ -76,15 +76,15 @@ def collected(folder: Path) -> SampleLog:
     return log
 
 
-def shared(folder: Path, together: Together) -> SampleLog:
+def shared(folder: Path, processes: ProcessGroup) -> SampleLog:
     """The samples of a run that several processes go on with: all know all of them, each writes into a file of its own.
 
     The first process writes into the run's; the others' records come to it when their shares are done.
     """
-    log = collected(folder) if together.first else SampleLog()
-    known = together.records(list(log.records.values()))
-    if not together.first:
-        log = SampleLog(folder / f"samples-{together.accelerator.process_index}.jsonl")
+    log = collected(folder) if processes.is_first else SampleLog()
+    known = processes.gather_records(list(log.records.values()))
+    if not processes.is_first:
+        log = SampleLog(folder / f"samples-{processes.accelerator.process_index}.jsonl")
     log.remember(known)
     return log
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ class SudokuData:
     split: str = "train"
     augment: bool = True
     seed: int = 0
+    kind: Literal["sudoku"] = "sudoku"
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:

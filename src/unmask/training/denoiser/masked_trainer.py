@@ -29,7 +29,7 @@ from unmask.decoding.draws import counter_uniform
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.masked_lm import MaskedLM
 from unmask.denoisers.transformer import Transformer
-from unmask.runs.optimizer import flatten_optimizer, restore_optimizer
+from unmask.runs.optimizer import dump_optimizer, load_optimizer
 from unmask.runs.run import Run
 
 Tunable = Transformer | MaskedLM
@@ -226,7 +226,7 @@ def _save(
     step: int,
     awaiting: list[list[Tensor]],
 ) -> None:
-    tensors, state = flatten_optimizer(optimizer)
+    tensors, state = dump_optimizer(optimizer)
     tensors |= {f"model.{name}": p.detach() for name, p in denoiser.named_parameters() if p.requires_grad}
     tensors |= {f"average.{name}": tensor for name, tensor in average.items()}
     run.save(step, tensors, {"optimizer": state, "awaiting": [[x.item() for x in values] for values in awaiting]})
@@ -248,7 +248,7 @@ def _restore(
     denoiser.load_state_dict(stored, strict=False)  # what is not trained is not in it
     for name, tensor in part("average.").items():
         average[name].copy_(tensor)
-    restore_optimizer(optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+    load_optimizer(optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
     run.rewind(checkpoint.step)
     awaiting = checkpoint.state.get("awaiting", [[], []])
     return checkpoint.step, [[torch.tensor(x, device=denoiser.device) for x in values] for values in awaiting]

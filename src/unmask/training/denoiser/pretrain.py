@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
 from unmask.denoisers.folder import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
@@ -18,7 +19,7 @@ from unmask.tasks.countdown import Countdown
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 
-Generated = SudokuData | Arithmetic | Ordered | Code | Countdown
+Generated = Annotated[SudokuData | Arithmetic | Ordered | Code | Countdown, Field(discriminator="kind")]
 """What a denoiser is trained on: problems that are never short. In a preset ``kind`` says which; without it, Sudoku."""
 
 

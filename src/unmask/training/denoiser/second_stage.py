@@ -32,16 +32,6 @@ from unmask.training.policy.run import DTYPES, Learn, learn
 
 MASKINGS = 8
 """Random masks per held-out problem, for the loss off the path."""
-ADDED = {
-    "adapter": "",
-    "rank": 8,
-    "alpha": 16.0,
-    "targets": [],
-    "merged": False,
-    "dtype": "float32",
-    "device": "",
-}
-"""Options that older runs do not name, and what they did."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +98,7 @@ def finetune(
     scheduler = load_scheduler(config.order, denoiser, config.denoiser)
     source = problems(config.data, denoiser, config.denoiser)
     held_out = source.held_out(config.validate, config.validation)
-    run = Run.create(folder, config, resume=resume, may_differ=("device",), added=ADDED)
+    run = Run.create(folder, config, resume=resume, may_differ=("device",))
     with run.lock():
         canvas = source.fixed()
         paths = PathMasks(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from unmask.denoisers.loading import load_denoiser
-from unmask.runs.processes import Together, started
+from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
@@ -23,16 +23,6 @@ from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.trainer import train_policy
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ADDED = {
-    "dtype": "float32",
-    "training.select": "accuracy",
-    "training.at_once": None,
-    "training.decay": 1.0,
-    "training.relative": False,
-    "policy.base": "confidence",
-    "policy.blockwise": False,
-}
-"""Options that older runs do not name, and what they did."""
 
 
 @dataclass(frozen=True)
@@ -100,15 +90,15 @@ def learn(
     Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is told what a step will cost,
     before the first; a run that does not fit into memory is refused then.
     """
-    accelerator = started(config.training.mixed_precision)
-    together = Together(accelerator)
+    accelerator = start_accelerator(config.training.mixed_precision)
+    processes = ProcessGroup(accelerator)
     denoiser = load_denoiser(config.denoiser, DTYPES[config.dtype]).to(accelerator.device)
     source = problems(config.data, denoiser, config.denoiser)
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
     if accelerator.is_main_process:
-        Run.create(folder, config, resume=resume, added=ADDED)
-    together.wait()
+        Run.create(folder, config, resume=resume)
+    processes.wait()
     run = Run(Path(folder))
     with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
         torch.manual_seed(config.training.seed)
@@ -117,9 +107,9 @@ def learn(
             _begin_as(policy, config.start, denoiser)
         held_out = source.held_out(config.training.validate, config.validation)
         validation = held_out.canvas(range(len(held_out)))
-        mine = source(0, config.training.prompts).rows(together.shared(config.training.prompts))
+        mine = source(0, config.training.prompts).rows(processes.split_prompts(config.training.prompts))
         found = preflight(denoiser, policy, mine, config.training)
-        needs(dataclasses.replace(found, processes=together.processes))
+        needs(dataclasses.replace(found, processes=processes.size))
         found.require()
         yield from train_policy(
             denoiser,

@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from unmask.decoding.draws import counter_uniform
 from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas, Denoiser, Judge, Scheduler, Verdict
-from unmask.runs.atomic import written_aside
-from unmask.runs.optimizer import flatten_optimizer, restore_optimizer
-from unmask.runs.processes import Together, started
+from unmask.runs.atomic import write_folder
+from unmask.runs.optimizer import dump_optimizer, load_optimizer
+from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
-from unmask.runs.tensorboard import scalars
+from unmask.runs.tensorboard import scalar_writer
 from unmask.schedulers.policy import OrderPolicy
 from unmask.schedulers.posterior import Posterior
 from unmask.training.policy.config import PolicyTraining
@@ -71,16 +71,16 @@ def train_policy(
     """
     if bool(config.teacher) != (teacher is not None):
         raise ValueError(f"config.teacher is {config.teacher!r}, but a teacher was {'not ' * (teacher is None)}given")
-    accelerator = accelerator or started(config.mixed_precision)
-    together = Together(accelerator)
-    row = together.shared(config.prompts)
+    accelerator = accelerator or start_accelerator(config.mixed_precision)
+    processes = ProcessGroup(accelerator)
+    row = processes.split_prompts(config.prompts)
     policy.to(accelerator.device)
     learner = _Learner(policy, config, accelerator.device)
-    start, best, calls = learner.restore(run, together)
-    validated = partial(_validated, denoiser, policy, validation, config, together, verify)
+    start, best, calls = learner.restore(run, processes)
+    validated = partial(_validated, denoiser, policy, validation, config, processes, verify)
     first = {} if start else {f"start_{name}": value for name, value in validated().items()}
     best = best if start else _score(first, "start_")
-    log = scalars(run.folder, start) if run is not None and together.first else lambda record: None
+    log = scalar_writer(run.folder, start) if run is not None and processes.is_first else lambda record: None
     for step in range(start, config.steps):
         began, before = time.perf_counter(), denoiser.forwarded
         learner.renew_reference(step)
@@ -95,9 +95,9 @@ def train_policy(
             learner.posterior if config.objective_at(step) == "variational" else None,
             judge,
         )
-        stats = learner.update(rollout, step, together)
-        calls += round(together.sum(denoiser.forwarded - before))
-        record: dict[str, Any] = {"step": step + 1, **together.means(rollout.totals), **stats, "denoiser_calls": calls}
+        stats = learner.update(rollout, step, processes)
+        calls += round(processes.sum(denoiser.forwarded - before))
+        record: dict[str, Any] = {"step": step + 1, **processes.mean(rollout.totals), **stats, "denoiser_calls": calls}
         done = step + 1
         if done == 1:
             record |= first
@@ -107,8 +107,8 @@ def train_policy(
                 best = _score(record)
                 learner.keep()
         record["seconds"] = time.perf_counter() - began
-        leaving = together.sum(float(stop())) > 0
-        if run is not None and together.first:
+        leaving = processes.sum(float(stop())) > 0
+        if run is not None and processes.is_first:
             run.log(record)
             log(record)
             if leaving or done % config.save_every == 0 or done == config.steps:
@@ -118,10 +118,10 @@ def train_policy(
             return
     if validation is not None:
         policy.load_state_dict(learner.best, strict=False)
-    if run is not None and together.first:
-        with written_aside(run.folder / "policy") as aside:
+    if run is not None and processes.is_first:
+        with write_folder(run.folder / "policy") as aside:
             policy.save_pretrained(aside)
-    together.wait()
+    processes.wait()
 
 
 def _validated(
@@ -129,7 +129,7 @@ def _validated(
     policy: OrderPolicy,
     validation: Canvas | None,
     config: PolicyTraining,
-    together: Together,
+    processes: ProcessGroup,
     verify: Verify | None,
 ) -> dict[str, float]:
     """What the held-out problems say of the policy: ``accuracy`` or, if that is what selects, ``nll``."""
@@ -137,8 +137,8 @@ def _validated(
         return {}
     at_once = config.at_once or ROWS_AT_ONCE
     if config.select == "nll":
-        return {"nll": path_nll(denoiser, policy, validation, at_once, together)}
-    return {"accuracy": free_running_accuracy(denoiser, policy, validation, at_once, together, verify)}
+        return {"nll": path_nll(denoiser, policy, validation, at_once, processes)}
+    return {"accuracy": free_running_accuracy(denoiser, policy, validation, at_once, processes, verify)}
 
 
 def _score(record: Mapping[str, Any], prefix: str = "") -> float:
@@ -164,15 +164,15 @@ def free_running_accuracy(
     scheduler: Scheduler,
     canvas: Canvas,
     rows_at_once: int = ROWS_AT_ONCE,
-    together: Together | None = None,
+    processes: ProcessGroup | None = None,
     verify: Verify | None = None,
 ) -> float:
     """The share of held-out problems solved by greedy free-running decoding: right as ``verify`` says, or as the target is."""
     right = 0
-    for rows, part in _parts(canvas, rows_at_once, together):
+    for rows, part in _parts(canvas, rows_at_once, processes):
         tokens = unmask(denoiser, scheduler, part, record=False).tokens
         right += int((_as_wanted(tokens, part) if verify is None else verify(rows.tolist(), tokens.cpu()).exact).sum())
-    return (right if together is None else together.sum(right)) / len(canvas.tokens)
+    return (right if processes is None else processes.sum(right)) / len(canvas.tokens)
 
 
 def path_nll(
@@ -180,24 +180,26 @@ def path_nll(
     scheduler: Scheduler,
     canvas: Canvas,
     rows_at_once: int = ROWS_AT_ONCE,
-    together: Together | None = None,
+    processes: ProcessGroup | None = None,
 ) -> float:
     """−log p(x | σ) of held-out problems per revealed token, in nats, for the scheduler's greedy order σ."""
     logp, tokens = 0.0, 0
-    for _, part in _parts(canvas, rows_at_once, together):
+    for _, part in _parts(canvas, rows_at_once, processes):
         path = unmask(denoiser, scheduler, part, forced=True, record=False)
         logp, tokens = logp + float(path.total_logp.double().sum()), tokens + int(path.reveals.sum())
-    if together is not None:
-        logp, tokens = together.sum(logp), together.sum(tokens)
+    if processes is not None:
+        logp, tokens = processes.sum(logp), processes.sum(tokens)
     return -logp / tokens
 
 
-def _parts(canvas: Canvas, rows_at_once: int, together: Together | None) -> Iterator[tuple[Int[Tensor, "b"], Canvas]]:
+def _parts(
+    canvas: Canvas, rows_at_once: int, processes: ProcessGroup | None
+) -> Iterator[tuple[Int[Tensor, "b"], Canvas]]:
     """This process's part of the canvases, so many at once, and which they are."""
-    mine = torch.arange(len(canvas.tokens)) if together is None else together.share(len(canvas.tokens))
+    mine = torch.arange(len(canvas.tokens)) if processes is None else processes.split(len(canvas.tokens))
     for rows in mine.split(rows_at_once):
         part = canvas.rows(rows)
-        yield rows, part if together is None else part.to(together.accelerator.device)
+        yield rows, part if processes is None else part.to(processes.accelerator.device)
 
 
 def _as_wanted(tokens: Int[Tensor, "B L"], canvas: Canvas) -> Bool[Tensor, "B"]:
@@ -240,10 +242,10 @@ class _Learner:
         for name, p in self.policy.named_parameters():
             self.best[name].copy_(p.detach())
 
-    def update(self, rollout: Rollout, step: int, together: Together) -> dict[str, float]:
+    def update(self, rollout: Rollout, step: int, processes: ProcessGroup) -> dict[str, float]:
         """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches."""
         config, objective = self.config, self.config.objective_at(step)
-        counted, begin = together.concatenated(countable(rollout))
+        counted, begin = processes.all_gather(countable(rollout))
         generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
         batches = max(1, len(counted) // config.states)
         collected: list[dict[str, float]] = []
@@ -255,31 +257,31 @@ class _Learner:
                 counts = Counts.of(counted[rows.to(counted.device)])
                 mine = rows[(rows >= begin) & (rows < begin + len(rollout))] - begin
                 self.optimizer.zero_grad()
-                stats = self._accumulate(rollout, mine.to(counted.device), objective, counts, together)
+                stats = self._accumulate(rollout, mine.to(counted.device), objective, counts, processes)
                 norm = torch.nn.utils.clip_grad_norm_(self.trained.parameters(), config.clip)
                 self.optimizer.step()
                 collected.append({**stats, "gradient": float(norm)})
         return {name: sum(stats[name] for stats in collected) / len(collected) for name in collected[0]}
 
     def _accumulate(
-        self, rollout: Rollout, mine: Int[Tensor, "s"], objective: str, counts: Counts, together: Together
+        self, rollout: Rollout, mine: Int[Tensor, "s"], objective: str, counts: Counts, processes: ProcessGroup
     ) -> dict[str, float]:
         """The gradient of one minibatch, from this process's part of it and the others'."""
         sums = {"loss": 0.0, "clip_fraction": 0.0, "kl": 0.0}
         for rows in mine.split(self.config.micro or max(1, len(mine))):
             if not len(rows):
                 continue
-            with together.accelerator.autocast():
+            with processes.accelerator.autocast():
                 loss, stats = policy_loss(
                     self.policy, rollout, rows, self.config, self.reference, counts, objective, self.posterior
                 )
-            together.accelerator.backward(loss)
+            processes.accelerator.backward(loss)
             sums = {name: sums[name] + stats[name] for name in sums}
-        if together.processes == 1:
+        if processes.size == 1:
             return sums
         parameters = list(self.trained.parameters())
         flat = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in parameters]
-        flat = together.add(torch.cat([*flat, flat[0].new_tensor(list(sums.values()))]))
+        flat = processes.all_reduce(torch.cat([*flat, flat[0].new_tensor(list(sums.values()))]))
         for p, gradient in zip(parameters, flat.split([p.numel() for p in parameters] + [len(sums)]), strict=False):
             p.grad = gradient.view_as(p).clone()
         return dict(zip(sums, flat[-len(sums) :].tolist(), strict=True))
@@ -292,19 +294,19 @@ class _Learner:
         return parts
 
     def save(self, run: Run, step: int, best_accuracy: float, calls: int) -> None:
-        tensors, state = flatten_optimizer(self.optimizer)
+        tensors, state = dump_optimizer(self.optimizer)
         run.save(step, tensors | self._parts(), {"optimizer": state, "best_accuracy": best_accuracy, "calls": calls})
 
-    def restore(self, run: Run | None, together: Together) -> tuple[int, float, int]:
+    def restore(self, run: Run | None, processes: ProcessGroup) -> tuple[int, float, int]:
         """The step to go on from, the best accuracy and the denoiser calls so far."""
         checkpoint = run.load_latest() if run is not None else None
-        together.wait()  # nobody writes before everybody has read
-        if run is not None and together.first:
+        processes.wait()  # nobody writes before everybody has read
+        if run is not None and processes.is_first:
             run.rewind(None if checkpoint is None else checkpoint.step)
         if checkpoint is None:
             return 0, -1.0, 0
         with torch.no_grad():
             for name, tensor in self._parts().items():
                 tensor.copy_(checkpoint.tensors[name])
-        restore_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+        load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
         return checkpoint.step, checkpoint.state["best_accuracy"], checkpoint.state["calls"]

@@ -1,0 +1,26 @@
+"""``unmask presets``: what can be chosen by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from unmask.cli.shell import console
+from unmask.denoisers.loading import shipped
+from unmask.runs.presets import list_presets
+from unmask.schedulers.loading import SCHEDULERS, shipped_policies
+
+
+@dataclass(frozen=True)
+class Presets:
+    """List the presets, denoisers, policies and schedulers by name."""
+
+    def run(self) -> None:
+        table = Table("for", "preset", "what")
+        for preset in list_presets():
+            table.add_row(preset.kind, preset.name, preset.description)
+        console.print(table)
+        console.print(f"denoisers: {', '.join(shipped())}")
+        console.print(f"policies: {', '.join(shipped_policies())}")
+        console.print(f"schedulers: {', '.join(SCHEDULERS)}")
