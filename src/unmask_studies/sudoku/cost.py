@@ -1,4 +1,4 @@
-"""What a learned policy costs in decoding (tab:inference_cost): the parts of a step, timed in turns, and their FLOPs."""
+"""What a learned policy costs in decoding (tab:inference_cost): the parts of a step, timed alternately, and their FLOPs."""
 
 from __future__ import annotations
 
