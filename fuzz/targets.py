@@ -19,7 +19,7 @@ from safetensors.torch import save, save_file
 
 from unmask.assets import MODELS, POLICIES
 from unmask.denoisers import loading
-from unmask.denoisers.folder import load_folder
+from unmask.denoisers.checkpoint import load_folder
 from unmask.report.playground.incoming import JSON, Refused, names_server, read_json
 from unmask.report.playground.puzzles import read_puzzle, read_rows
 from unmask.report.traces.reading import from_json, parse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,16 +30,16 @@ REGIMES = {
 SEEDS = torch.tensor([11, 5, 2**61 + 7, 0, 3])
 
 
-def assert_same(path: Trajectory, row: int, alone: Trajectory, offset: int = 0) -> None:
+def assert_same(trajectory: Trajectory, row: int, alone: Trajectory, offset: int = 0) -> None:
     """Row ``row`` is the only row of ``alone``, moved right by ``offset`` positions of padding."""
     n = int(alone.reveals[0])
-    assert int(path.reveals[row]) == n
-    assert (path.order[row, :n] - offset).tolist() == alone.order[0, :n].tolist()
-    assert path.step[row, :n].tolist() == alone.step[0, :n].tolist()
+    assert int(trajectory.reveals[row]) == n
+    assert (trajectory.order[row, :n] - offset).tolist() == alone.order[0, :n].tolist()
+    assert trajectory.step[row, :n].tolist() == alone.step[0, :n].tolist()
     length = alone.tokens.shape[1]
-    assert path.tokens[row, offset : offset + length].tolist() == alone.tokens[0].tolist()
+    assert trajectory.tokens[row, offset : offset + length].tolist() == alone.tokens[0].tolist()
     for name in ("logp", "order_logp", "score"):
-        mine, own = getattr(path, name)[row, :n], getattr(alone, name)[0, :n]
+        mine, own = getattr(trajectory, name)[row, :n], getattr(alone, name)[0, :n]
         torch.testing.assert_close(mine, own, atol=1e-5, rtol=1e-5)
 
 
@@ -49,21 +50,23 @@ def test_mixed_puzzles(name: str, scheduler: str) -> None:
     denoiser = CountingTable(end_ids=(0,), pad_id=6)
     tokens, _ = puzzles(denoiser, 5, 10)
     rule, decoding = load_scheduler(scheduler), REGIMES[name]
-    path = unmask(denoiser, rule, Canvas(tokens, seeds=SEEDS), decoding, record=False)
+    trajectory = unmask(denoiser, rule, Canvas(tokens, seeds=SEEDS), decoding, record=False)
     for row in range(5):
         one = slice(row, row + 1)
-        assert_same(path, row, unmask(denoiser, rule, Canvas(tokens[one], seeds=SEEDS[one]), decoding, record=False))
+        assert_same(
+            trajectory, row, unmask(denoiser, rule, Canvas(tokens[one], seeds=SEEDS[one]), decoding, record=False)
+        )
 
 
 @pytest.mark.parametrize("scheduler", HEURISTICS)
-def test_the_order_of_the_batch_does_not_matter(scheduler: str) -> None:
+def test_permuting_the_batch_permutes_the_trajectory(scheduler: str) -> None:
     denoiser = CountingTable(end_ids=(0,), pad_id=6)
     tokens, target = puzzles(denoiser, 5, 10)
     rule, decoding, turn = load_scheduler(scheduler), REGIMES["all random"], torch.tensor([3, 0, 4, 1, 2])
-    path = unmask(denoiser, rule, Canvas(tokens, target=target, seeds=SEEDS), decoding)
+    trajectory = unmask(denoiser, rule, Canvas(tokens, target=target, seeds=SEEDS), decoding)
     turned = unmask(denoiser, rule, Canvas(tokens[turn], target=target[turn], seeds=SEEDS[turn]), decoding)
     for field in ("tokens", "order", "step", "logp", "order_logp", "score"):
-        assert torch.equal(getattr(path, field)[turn], getattr(turned, field)), field
+        assert torch.equal(getattr(trajectory, field)[turn], getattr(turned, field)), field
 
 
 @pytest.mark.parametrize("name", PACES)
@@ -71,10 +74,12 @@ def test_every_pace(name: str) -> None:
     denoiser = CountingTable(scale=4.0)
     tokens, _ = puzzles(denoiser, 5, 10)
     decoding = Decoding(block=6, steps=7, pace=load_pace(name), order_temperature=0.3)
-    path = unmask(denoiser, margin, Canvas(tokens, seeds=SEEDS), decoding)
+    trajectory = unmask(denoiser, margin, Canvas(tokens, seeds=SEEDS), decoding)
     for row in range(5):
         assert_same(
-            path, row, unmask(denoiser, margin, Canvas(tokens[row : row + 1], seeds=SEEDS[row : row + 1]), decoding)
+            trajectory,
+            row,
+            unmask(denoiser, margin, Canvas(tokens[row : row + 1], seeds=SEEDS[row : row + 1]), decoding),
         )
 
 
@@ -110,15 +115,15 @@ def test_mixed_prompts(name: str, side: str, filler: int) -> None:
     denoiser = text_denoiser()
     rows = prompts(denoiser.mask_id)
     tokens, attention, offsets = padded(rows, SIDES[side], filler)
-    path = unmask(
+    trajectory = unmask(
         denoiser, confidence, Canvas(tokens, attention=attention, seeds=SEEDS[:4]), REGIMES[name], record=False
     )
-    assert torch.equal(path.tokens[~attention], tokens[~attention])
+    assert torch.equal(trajectory.tokens[~attention], tokens[~attention])
     for row, own in enumerate(rows):
         alone = unmask(
             denoiser, confidence, Canvas(torch.tensor([own]), seeds=SEEDS[row : row + 1]), REGIMES[name], record=False
         )
-        assert_same(path, row, alone, offsets[row])
+        assert_same(trajectory, row, alone, offsets[row])
 
 
 @pytest.mark.parametrize("scheduler", ["random", "top_k_random", "left_to_right"])
@@ -129,10 +134,10 @@ def test_mixed_prompts_under_every_kind_of_rule(scheduler: str, pace: Any) -> No
     rows, rule = prompts(denoiser.mask_id), load_scheduler(scheduler)
     tokens, attention, offsets = padded(rows, SIDES["both"], filler=11)
     for decoding in (Decoding(pace=pace), Decoding(block=4, pace=pace, order_temperature=1.0, token_temperature=1.0)):
-        path = unmask(denoiser, rule, Canvas(tokens, attention=attention, seeds=SEEDS[:4]), decoding)
+        trajectory = unmask(denoiser, rule, Canvas(tokens, attention=attention, seeds=SEEDS[:4]), decoding)
         for row, own in enumerate(rows):
             alone = unmask(denoiser, rule, Canvas(torch.tensor([own]), seeds=SEEDS[row : row + 1]), decoding)
-            assert_same(path, row, alone, offsets[row])
+            assert_same(trajectory, row, alone, offsets[row])
 
 
 @pytest.mark.parametrize("name", ["any order", "blocks", "parallel", "all random"])
@@ -140,17 +145,19 @@ def test_finished_rows_cost_nothing(name: str) -> None:
     """Forwards: one per row and step. Prices: the eligible positions of each state, and nothing else."""
     denoiser = CountingTable(end_ids=(0,))
     tokens, _ = puzzles(denoiser, 8, 11)
-    path = unmask(denoiser, confidence, tokens, REGIMES[name])
-    steps = torch.where(path.reveals > 0, path.step.amax(1) + 1, 0)
-    assert denoiser.forwarded == path.denoiser_calls == int(steps.sum())
-    assert [len(batch) for batch in denoiser.canvases] == [int((steps > s).sum()) for s in range(path.steps)]
-    assert path.states is not None
-    assert denoiser.priced == [int(path.states.eligible[path.states.step == s].sum()) for s in range(path.steps)]
+    trajectory = unmask(denoiser, confidence, tokens, REGIMES[name])
+    steps = torch.where(trajectory.reveals > 0, trajectory.step.amax(1) + 1, 0)
+    assert denoiser.forwarded == trajectory.denoiser_calls == int(steps.sum())
+    assert [len(batch) for batch in denoiser.canvases] == [int((steps > s).sum()) for s in range(trajectory.steps)]
+    assert trajectory.states is not None
+    assert denoiser.priced == [
+        int(trajectory.states.eligible[trajectory.states.step == s].sum()) for s in range(trajectory.steps)
+    ]
     block = REGIMES[name].block
     assert block is None or max(denoiser.priced) <= block * len(tokens)
 
 
-def test_a_whole_scheduler_sees_every_hidden_position() -> None:
+def test_prices_all_prices_every_hidden_position() -> None:
     denoiser = CountingTable()
     tokens = torch.full((2, 9), denoiser.mask_id)
 
@@ -159,27 +166,27 @@ def test_a_whole_scheduler_sees_every_hidden_position() -> None:
         return view.confidence
 
     rule.prices_all = True  # pyright: ignore[reportFunctionMemberAccess]
-    path = unmask(denoiser, rule, tokens, Decoding(block=3))
+    trajectory = unmask(denoiser, rule, tokens, Decoding(block=3))
     assert denoiser.priced == [2 * n for n in range(9, 0, -1)]
-    assert torch.equal(path.order, unmask(denoiser, confidence, tokens, Decoding(block=3)).order)
+    assert torch.equal(trajectory.order, unmask(denoiser, confidence, tokens, Decoding(block=3)).order)
 
 
 @pytest.mark.parametrize("name", REGIMES)
 def test_shared_canvases_are_priced_once(name: str) -> None:
-    """A group of orders from one prompt begins with one canvas: the same paths for fewer forwards."""
+    """A group of orders from one prompt begins with one canvas: the same trajectories for fewer forwards."""
     plain, sharing = CountingTable(), CountingTable()
     tokens, _ = puzzles(plain, 4, 8)
     group = tokens.repeat_interleave(5, dim=0)
     seeds = torch.arange(20)
-    paths = [
-        unmask(d, confidence, Canvas(group, seeds=seeds), REGIMES[name])
+    trajectories = [
+        unmask(d, confidence, Canvas(group, seeds=seeds), replace(REGIMES[name], share=share))
         for d, share in ((plain, False), (sharing, True))
     ]
     for field in ("tokens", "order", "step", "logp", "order_logp", "score"):
-        assert torch.equal(getattr(paths[0], field), getattr(paths[1], field)), field
+        assert torch.equal(getattr(trajectories[0], field), getattr(trajectories[1], field)), field
     distinct = sum(len(batch.unique(dim=0)) for batch in plain.canvases)
     assert sharing.forwarded == distinct < plain.forwarded
-    assert paths[1].denoiser_calls == distinct
+    assert trajectories[1].denoiser_calls == distinct
 
 
 def test_sharing_respects_padding() -> None:
@@ -188,10 +195,9 @@ def test_sharing_respects_padding() -> None:
     tokens = torch.full((2, 6), denoiser.mask_id)
     attention = torch.ones_like(tokens, dtype=torch.bool)
     attention[1, 4:] = False
-    path = unmask(denoiser, confidence, Canvas(tokens, attention=attention))
-    assert path.reveals.tolist() == [6, 4]
-    alone = unmask(denoiser, confidence, tokens[:, :4])
-    assert_same(path, 1, Path(**{**vars(alone), **{k: v[:1] for k, v in vars(alone).items() if isinstance(v, Tensor)}}))
+    trajectory = unmask(denoiser, confidence, Canvas(tokens, attention=attention), Decoding(share=True))
+    assert trajectory.reveals.tolist() == [6, 4]
+    assert_same(trajectory, 1, unmask(denoiser, confidence, tokens[:1, :4]))
 
 
 def test_look_ahead_sees_no_padding() -> None:
@@ -199,14 +205,14 @@ def test_look_ahead_sees_no_padding() -> None:
     row = [5, 6, 12, 12, 12, 12, 12, 12]
     alone = unmask(denoiser, look_ahead(2), torch.tensor([row]))
     tokens, attention, offsets = padded([row, row[:5]], [True, True], filler=9)
-    path = unmask(denoiser, look_ahead(2), Canvas(tokens, attention=attention))
-    assert_same(path, 0, alone, offsets[0])
+    trajectory = unmask(denoiser, look_ahead(2), Canvas(tokens, attention=attention))
+    assert_same(trajectory, 0, alone, offsets[0])
 
 
 def test_random_orders_differ_between_rows_and_steps() -> None:
     denoiser = CountingTable()
-    path = unmask(denoiser, random, torch.full((30, 8), denoiser.mask_id))
-    assert len({tuple(order) for order in path.order.tolist()}) == 30
+    trajectory = unmask(denoiser, random, torch.full((30, 8), denoiser.mask_id))
+    assert len({tuple(order) for order in trajectory.order.tolist()}) == 30
     # Fresh numbers at each step: otherwise a row's order would be the sorting of its first draws.
     first = {}
 
@@ -221,6 +227,6 @@ def test_random_orders_differ_between_rows_and_steps() -> None:
 def test_complete_canvases_need_no_denoiser() -> None:
     denoiser = CountingTable()
     tokens = torch.tensor([[1, 2, 4], [0, 5, 6]])
-    path = unmask(denoiser, confidence, tokens, Decoding(block=2, steps=2))
-    assert torch.equal(path.tokens, tokens)
-    assert (path.denoiser_calls, path.steps, tuple(path.order.shape)) == (0, 0, (2, 0))
+    trajectory = unmask(denoiser, confidence, tokens, Decoding(block=2, steps=2))
+    assert torch.equal(trajectory.tokens, tokens)
+    assert (trajectory.denoiser_calls, trajectory.steps, tuple(trajectory.order.shape)) == (0, 0, (2, 0))

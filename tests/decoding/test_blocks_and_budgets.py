@@ -15,6 +15,7 @@ from torch import Tensor
 
 from support.denoisers import CountingTable, Fixed
 from support.reference import SCORES, distributions, puzzles
+from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
@@ -49,14 +50,16 @@ def test_orders_are_drawn_from_the_masked_softmax(temperature: float, steps: int
     rows = 6000
     tokens = torch.tensor([[1, 2, 2, 2, 2]]).expand(rows, -1)
     decoding = Decoding(steps=steps, order_temperature=temperature)
-    path = unmask(denoiser, lambda view: SCORE.expand(len(view.rows), -1), tokens, decoding, record=False)
+    trajectory = unmask(denoiser, lambda view: SCORE.expand(len(view.rows), -1), tokens, decoding, record=False)
     scaled = (SCORE[1:].double() / temperature).tolist()
     expected = {order: math.exp(sum(luce(scaled, order))) for order in itertools.permutations(range(4))}
     assert sum(expected.values()) == pytest.approx(1)
-    assert likely(Counter(tuple(order) for order in (path.order - 1).tolist()), expected, rows)
+    assert likely(Counter(tuple(order) for order in (trajectory.order - 1).tolist()), expected, rows)
     for row in range(0, rows, 600):
-        assert path.order_logp[row].tolist() == pytest.approx(luce(scaled, (path.order[row] - 1).tolist()), abs=1e-5)
-    torch.testing.assert_close(path.score, SCORE[path.order])
+        assert trajectory.order_logp[row].tolist() == pytest.approx(
+            luce(scaled, (trajectory.order[row] - 1).tolist()), abs=1e-5
+        )
+    torch.testing.assert_close(trajectory.score, SCORE[trajectory.order])
 
 
 @pytest.mark.parametrize(("block", "steps"), [(None, None), (3, None), (None, 3), (4, 5)])
@@ -64,7 +67,7 @@ def test_orders_are_drawn_from_the_masked_softmax(temperature: float, steps: int
 def test_order_logp_follows_the_states(name: str, block: int | None, steps: int | None) -> None:
     denoiser, temperature = CountingTable(), 0.7
     tokens, target = puzzles(denoiser, 5, 9, seed=2)
-    path = unmask(
+    trajectory = unmask(
         denoiser,
         load_scheduler(name),
         Canvas(tokens, target=target),
@@ -77,9 +80,9 @@ def test_order_logp_follows_the_states(name: str, block: int | None, steps: int 
         if denoiser.mask_id not in canvas:
             continue
         first = canvas.index(denoiser.mask_id)
-        for step in range(int(path.step[row].max()) + 1):
-            mine = path.step[row] == step
-            order = path.order[row][mine].tolist()
+        for step in range(int(trajectory.step[row].max()) + 1):
+            mine = trajectory.step[row] == step
+            order = trajectory.order[row][mine].tolist()
             p = distributions(denoiser, canvas)
             current = (order[0] - first) // (block or 99)
             eligible = [
@@ -88,7 +91,7 @@ def test_order_logp_follows_the_states(name: str, block: int | None, steps: int 
             expected = luce(
                 [score(p[i], i - first) / temperature for i in eligible], [eligible.index(i) for i in order]
             )
-            assert path.order_logp[row][mine].tolist() == pytest.approx(expected, abs=1e-4)
+            assert trajectory.order_logp[row][mine].tolist() == pytest.approx(expected, abs=1e-4)
             for i in order:
                 canvas[i] = int(target[row, i])
 
@@ -110,7 +113,7 @@ def test_tokens_are_drawn_from_the_nucleus(temperature: float, top_p: float) -> 
     denoiser, rows = Fixed(logits, mask_id=3), 5000
     tokens = torch.full((rows, 2), denoiser.mask_id)
     decoding = Decoding(token_temperature=temperature, top_p=top_p)
-    path = unmask(denoiser, left_to_right, tokens, decoding, record=False)
+    trajectory = unmask(denoiser, left_to_right, tokens, decoding, record=False)
     marginals = []
     for i in range(2):
         weight = {a: math.exp(x / temperature) for a, x in enumerate(logits[i].tolist()) if a != denoiser.mask_id}
@@ -122,11 +125,11 @@ def test_tokens_are_drawn_from_the_nucleus(temperature: float, top_p: float) -> 
             mass += weight[a] / sum(weight.values())
         marginals.append({a: weight[a] / sum(weight[b] for b in kept) for a in kept})
     joint = {(a, b): p * q for a, p in marginals[0].items() for b, q in marginals[1].items()}
-    drawn = Counter(tuple(row) for row in path.tokens.tolist())
+    drawn = Counter(tuple(row) for row in trajectory.tokens.tolist())
     assert set(drawn) <= set(joint)
     assert likely(drawn, joint, rows) or len(joint) == 1
     exact = torch.tensor(distributions(denoiser, [3, 3])).log().float()  # recorded at temperature 1
-    torch.testing.assert_close(path.logp, exact[torch.arange(2), path.tokens], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(trajectory.logp, exact[torch.arange(2), trajectory.tokens], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 3.0])
@@ -136,12 +139,12 @@ def test_forbidden_tokens_are_never_drawn(temperature: float) -> None:
     denoiser = Fixed(logits, mask_id=1)
     denoiser.forbidden_ids = (1, 4)
     tokens = torch.full((2000, 3), denoiser.mask_id)
-    path = unmask(denoiser, confidence, tokens, Decoding(token_temperature=temperature), record=False)
-    assert set(path.tokens.unique().tolist()) == ({0} if temperature == 0 else {0, 2, 3})
+    trajectory = unmask(denoiser, confidence, tokens, Decoding(token_temperature=temperature), record=False)
+    assert set(trajectory.tokens.unique().tolist()) == ({0} if temperature == 0 else {0, 2, 3})
 
 
 @pytest.mark.parametrize("draw", [2**-25, 1 - 2**-24])
-def test_the_ends_of_the_ladder(draw: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nucleus_sampling_at_its_extremes(draw: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest and the largest draw there are: the likeliest token and the last of the nucleus, never one past it."""
     denoiser = Fixed(torch.tensor([[3.0, 2.0, 1.0, 0.0]]), mask_id=3)
     monkeypatch.setattr(
@@ -149,18 +152,18 @@ def test_the_ends_of_the_ladder(draw: float, monkeypatch: pytest.MonkeyPatch) ->
     )
     tokens = torch.full((1, 1), 3)
     for top_p, last in ((1.0, 2), (0.7, 1), (0.5, 0)):
-        path = unmask(denoiser, confidence, tokens, Decoding(token_temperature=1.0, top_p=top_p))
-        assert path.tokens.item() == (0 if draw < 0.5 else last)
+        trajectory = unmask(denoiser, confidence, tokens, Decoding(token_temperature=1.0, top_p=top_p))
+        assert trajectory.tokens.item() == (0 if draw < 0.5 else last)
 
 
-def test_randomness_is_the_rows_own() -> None:
+def test_draws_depend_on_the_seed_of_the_row() -> None:
     denoiser = CountingTable()
     tokens, _ = puzzles(denoiser, 6, 9)
     decoding = Decoding(order_temperature=1.0, token_temperature=1.0)
     untouched = torch.get_rng_state()
 
     def decode(seed: int) -> Tensor:
-        return unmask(denoiser, confidence, tokens, decoding, generator=torch.Generator().manual_seed(seed)).order
+        return unmask(denoiser, confidence, Canvas(tokens, seeds=row_seeds(seed, range(6))), decoding).order
 
     assert torch.equal(decode(1), decode(1))
     assert not torch.equal(decode(1), decode(2))
@@ -179,9 +182,9 @@ def test_a_budget_is_spread_over_its_steps(hidden: int) -> None:
     denoiser = CountingTable()
     tokens = torch.full((1, hidden), denoiser.mask_id)
     for steps in range(1, 15):
-        path = unmask(denoiser, confidence, tokens, Decoding(steps=steps), record=False)
-        counts = torch.bincount(path.step[0])
-        assert len(counts) == min(hidden, steps) == path.steps
+        trajectory = unmask(denoiser, confidence, tokens, Decoding(steps=steps), record=False)
+        counts = torch.bincount(trajectory.step[0])
+        assert len(counts) == min(hidden, steps) == trajectory.steps
         assert counts.min() >= 1 and counts.max() - counts.min() <= 1
         assert (counts.diff() <= 0).all()
 
@@ -198,15 +201,20 @@ def test_a_budget_too_small_for_the_blocks() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"block": 0}, "block must be at least 1, got 0"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"order_temperature": -0.1}, "order_temperature must not be negative, got -0.1"),
-        ({"token_temperature": -1.0}, "token_temperature must not be negative"),
-        ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
-        ({"top_p": 1.1}, "top_p must be in"),
+        ({"block": 0}, "block: expected .* 1, got int 0"),
+        ({"steps": 0}, "steps: expected .* 1, got int 0"),
+        ({"order_temperature": -0.1}, "order_temperature: expected .* 0, got float -0.1"),
+        ({"token_temperature": -1.0}, "token_temperature: expected"),
+        ({"top_p": 0.0}, "top_p: expected .* greater than 0, got float 0.0"),
+        ({"guidance": -1.0}, "guidance: expected"),
+        ({"ends": "supress"}, "did you mean 'suppress'"),
+        ({"cache": "duel"}, "'none', 'prefix' or 'dual'"),
+        ({"cache": "none", "refresh": 4}, "no cache to refresh"),
+        ({"cache": "dual", "refresh": 0}, "refresh: expected"),
+        ({"top_p": 1.1}, "top_p: expected .* less than or equal to 1"),
     ],
 )
-def test_regimes_are_checked(wrong: dict, message: str) -> None:
+def test_options_are_checked(wrong: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Decoding(**wrong)
 

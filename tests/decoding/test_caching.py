@@ -18,12 +18,12 @@ from torch import Tensor
 from support.denoisers import CountingTable, text_denoiser
 from support.families import write
 from support.tokenizers import words
-from unmask.decoding.caching import Cached
-from unmask.decoding.guidance import Guided
+from unmask.decoding.caching import CachedDenoiser, with_cache
+from unmask.decoding.guidance import GuidedDenoiser
 from unmask.decoding.loop import trajectory_logp, unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
-from unmask.decoding.protocols import Focus, View
+from unmask.decoding.protocols import Canvas, Focus, View, scheduler
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.generation.generate import generate, infill
@@ -56,8 +56,14 @@ def canvases(denoiser: Transformer, rows: int = 4, prompt: int = 5, length: int 
     }
 
 
-def decode(denoiser: Any, scheduler: Any = confidence, decoding: Decoding = Decoding(block=4), **canvas: Any) -> Any:  # noqa: B008
-    return unmask(denoiser, scheduler, canvas.pop("tokens"), decoding, **canvas)
+def decode(
+    denoiser: Any,
+    scheduler: Any = confidence,
+    decoding: Decoding = Decoding(block=4),  # noqa: B008
+    on_step: Any = None,
+    **canvas: Any,
+) -> Any:
+    return unmask(denoiser, scheduler, Canvas(**canvas), decoding, on_step=on_step)
 
 
 def assert_same(a: Any, b: Any) -> None:
@@ -77,7 +83,7 @@ def test_a_refresh_at_every_step_is_no_cache(family: str, cache: str) -> None:
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 @pytest.mark.parametrize(("family", "steps"), [("ours", None), ("llada", 6), ("dream", None), ("dream", 6)])
-def test_one_block_of_weights_is_exact_whatever_is_reused(family: str, cache: str, steps: int | None) -> None:
+def test_a_cache_is_exact_for_one_transformer_block(family: str, cache: str, steps: int | None) -> None:
     """Keys and values of the only block are functions of token and place: none is ever stale."""
     denoiser = model(family, layers=1)
     canvas = canvases(denoiser)
@@ -138,19 +144,19 @@ def plain_cached_decode(
 @pytest.mark.parametrize("refresh", [3, 99])
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_stale_is_what_the_definition_says(family: str, cache: str, refresh: int) -> None:
+def test_stale_keys_and_values_match_the_definition(family: str, cache: str, refresh: int) -> None:
     """Rows of a padded batch, which are in different blocks most of the time, against each row by itself in plain forwards."""
     denoiser, start = model(family, layers=3), 5
     canvas = canvases(denoiser, rows=3)
-    path = decode(with_cache(denoiser, cache, refresh), **canvas)
-    for row in range(len(path.tokens)):
+    trajectory = decode(with_cache(denoiser, cache, refresh), **canvas)
+    for row in range(len(trajectory.tokens)):
         plain = model(family, layers=3)
         wanted = plain_cached_decode(plain, canvas["tokens"][row], canvas["attention"][row], start, 4, cache, refresh)
-        n = int(path.reveals[row])
-        assert [*path.order[row, :n].tolist(), *path.tokens[row].tolist()] == wanted
+        n = int(trajectory.reveals[row])
+        assert [*trajectory.order[row, :n].tolist(), *trajectory.tokens[row].tolist()] == wanted
 
 
-def test_a_cache_changes_something() -> None:
+def test_a_cache_is_not_exact_for_several_blocks() -> None:
     """Otherwise the tests above could not fail."""
     denoiser = model("dream", layers=3)
     canvas = canvases(denoiser, rows=8)
@@ -199,12 +205,11 @@ def test_equal_canvases_are_not_shared() -> None:
     denoiser = model("llada", layers=3)
     canvas = canvases(denoiser, rows=1)
     many = {name: tensor.repeat(6, 1) for name, tensor in canvas.items()}
-    decoding = Decoding(6, order_temperature=3.0)
-    paths = [
-        decode(with_cache(denoiser, "dual"), decoding=decoding, share=share, seeds=torch.arange(6), **many)
-        for share in (False, True)
+    decodings = [Decoding(6, order_temperature=3.0, share=share) for share in (False, True)]
+    trajectories = [
+        decode(with_cache(denoiser, "dual"), decoding=decoding, seeds=torch.arange(6), **many) for decoding in decodings
     ]
-    assert_same(*paths)
+    assert_same(*trajectories)
 
 
 def test_positions_are_counted_as_they_are_computed() -> None:
@@ -213,25 +218,27 @@ def test_positions_are_counted_as_they_are_computed() -> None:
     tokens = torch.full((2, 17), denoiser.mask_id)
     tokens[:, :5] = 3
     for cache, later in (("dual", [4, 4, 4]), ("prefix", [12, 8, 4])):
-        path = decode(with_cache(denoiser, cache), tokens=tokens)
-        assert path.positions == 2 * sum(17 + 3 * n for n in later)
-        assert path.denoiser_calls == 2 * 12
-        path = decode(with_cache(denoiser, cache, 2), tokens=tokens)
-        assert path.positions == 2 * sum(2 * 17 + 2 * n for n in later)
+        trajectory = decode(with_cache(denoiser, cache), tokens=tokens)
+        assert trajectory.positions == 2 * sum(17 + 3 * n for n in later)
+        assert trajectory.denoiser_calls == 2 * 12
+        trajectory = decode(with_cache(denoiser, cache, 2), tokens=tokens)
+        assert trajectory.positions == 2 * sum(2 * 17 + 2 * n for n in later)
     shifted = decode(with_cache(model("dream"), "dual"), tokens=tokens)
     assert shifted.positions == 2 * 3 * (17 + 3 * 5)  # and the left neighbour of a block's first token
     counting = CountingTable(mask_id=12, vocabulary=13)
-    path = decode(counting, tokens=tokens)
-    assert path.positions == 17 * path.denoiser_calls == 17 * counting.forwarded
+    trajectory = decode(counting, tokens=tokens)
+    assert trajectory.positions == 17 * trajectory.denoiser_calls == 17 * counting.forwarded
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
-def test_guidance_keeps_both_canvases_apart(cache: str) -> None:
+def test_guidance_stores_both_canvases_separately(cache: str) -> None:
     """Exact for one block of weights; for several, with a refresh at every step."""
     for layers, refresh in ((1, None), (2, 1)):
         denoiser = model("llada", layers)
         canvas = canvases(denoiser)
-        plain, reused = (decode(Guided(d, 1.5, 5), **canvas) for d in (denoiser, with_cache(denoiser, cache, refresh)))
+        plain, reused = (
+            decode(GuidedDenoiser(d, 1.5, 5), **canvas) for d in (denoiser, with_cache(denoiser, cache, refresh))
+        )
         assert torch.equal(plain.order, reused.order)
         assert torch.allclose(plain.logp, reused.logp, atol=1e-4)
         assert plain.denoiser_calls == reused.denoiser_calls
@@ -239,7 +246,7 @@ def test_guidance_keeps_both_canvases_apart(cache: str) -> None:
     denoiser = model("llada", 3)
     tokens = canvases(denoiser)["tokens"]
     focus = Focus(torch.arange(4), torch.zeros(4, dtype=torch.long), torch.arange(17).expand(4, -1) >= 9, 0)
-    reused = Guided(with_cache(denoiser, cache), 1.5, 5)
+    reused = GuidedDenoiser(with_cache(denoiser, cache), 1.5, 5)
     with torch.no_grad():
         first = reused.hidden(tokens, None, focus)
         again = reused.hidden(tokens, None, replace(focus, step=1))
@@ -260,17 +267,17 @@ def test_a_grid_is_cached_too(cache: str) -> None:
     tokens, region = tokens.masked_fill(hidden, denoiser.mask_id), torch.ones_like(hidden)
     exact = decode(denoiser, tokens=tokens, region=region)
     assert_same(exact, decode(with_cache(denoiser, cache, 1), tokens=tokens, region=region))
-    path = decode(with_cache(denoiser, cache), tokens=tokens, region=region)
-    assert path.positions < exact.positions
-    assert not torch.allclose(path.logp, exact.logp, atol=1e-3)
+    trajectory = decode(with_cache(denoiser, cache), tokens=tokens, region=region)
+    assert trajectory.positions < exact.positions
+    assert not torch.allclose(trajectory.logp, exact.logp, atol=1e-3)
     for row in range(3):
         wanted = plain_cached_decode(grid(), tokens[row], region[row], 0, 4, cache, 99)
-        n = int(path.reveals[row])
-        assert [*path.order[row, :n].tolist(), *path.tokens[row].tolist()] == wanted
+        n = int(trajectory.reveals[row])
+        assert [*trajectory.order[row, :n].tolist(), *trajectory.tokens[row].tolist()] == wanted
 
 
 @pytest.mark.parametrize("kind", ["transformer", "hidden"])
-def test_a_policy_sees_the_rest_as_it_was(kind: str) -> None:
+def test_a_policy_sees_stored_prices_outside_the_block(kind: str) -> None:
     """Positions behind the block have the prices of the last exact step in ``dual`` and those of now in ``prefix``."""
     denoiser = model("llada", layers=2)
     config = PolicyConfig(
@@ -283,14 +290,14 @@ def test_a_policy_sees_the_rest_as_it_was(kind: str) -> None:
     for cache in ("prefix", "dual"):
         seen: list[View] = []
 
-        def watched(view: View, seen: list[View] = seen) -> Tensor:
+        @scheduler(prices_all=True)
+        def spy(view: View, seen: list[View] = seen) -> Tensor:
             seen.append(view)
             return policy(view)
 
-        watched.whole = True  # pyright: ignore[reportFunctionMemberAccess]
-        path = decode(with_cache(denoiser, cache), watched, tokens=canvas["tokens"][:1], region=canvas["region"][:1])
-        assert int(path.reveals[0]) == int((canvas["tokens"][0] == 12).sum())
-        assert not (path.tokens == 12).any()
+        trajectory = decode(with_cache(denoiser, cache), spy, tokens=canvas["tokens"][:1], region=canvas["region"][:1])
+        assert int(trajectory.reveals[0]) == int((canvas["tokens"][0] == 12).sum())
+        assert not (trajectory.tokens == 12).any()
         first, second = seen[:2]
         behind = second.hidden & ~second.eligible
         assert torch.equal(first.eligible & ~second.eligible, first.tokens != second.tokens)  # the same block
@@ -299,18 +306,21 @@ def test_a_policy_sees_the_rest_as_it_was(kind: str) -> None:
 
 
 def test_looking_ahead_and_likelihoods_are_exact() -> None:
-    """Whoever asks without a focus gets the canvas's own states, and leaves the cache alone."""
+    """A call without a focus returns the canvas's own states and leaves the cache as it is."""
     denoiser = model("llada")
     canvas = canvases(denoiser)
     reused = with_cache(denoiser, "dual", 1)
     assert_same(decode(denoiser, look_ahead(3), **canvas), decode(reused, look_ahead(3), **canvas))
-    stale = Cached(denoiser, "dual")
-    path = decode(stale, **canvas)
-    logp = [trajectory_logp(d, path.tokens, path.order, attention=canvas["attention"]) for d in (denoiser, stale)]
+    stale = CachedDenoiser(denoiser, "dual")
+    trajectory = decode(stale, **canvas)
+    logp = [
+        trajectory_logp(d, trajectory.tokens, trajectory.order, attention=canvas["attention"])
+        for d in (denoiser, stale)
+    ]
     assert torch.equal(*logp)
 
 
-def test_states_that_were_handed_out_do_not_change() -> None:
+def test_returned_states_are_never_overwritten() -> None:
     denoiser = model("llada")
     held: list[tuple[Tensor, Tensor]] = []
     decode(
@@ -326,33 +336,28 @@ def test_states_that_were_handed_out_do_not_change() -> None:
 def test_generate_with_every_family(tmp_path: Path, family: str) -> None:
     lengths = {"llada": {"max_sequence_length": 64}, "smdm": {}}.get(family, {"max_position_embeddings": 64})
     denoiser = load_denoiser(write(tmp_path / family, family, **lengths))
-    options: dict[str, Any] = {"length": 12, "block": 4, "stop_at_end": False}
-    plain = generate(denoiser, words(31), PROMPTS, **options)
+    decoding = Decoding(block=4, stop_at_end=False)
+
+    def continue_prompts(**changed: Any) -> Any:
+        return generate(denoiser, words(31), PROMPTS, decoding=replace(decoding, **changed), length=12).trajectory
+
+    plain, guided = continue_prompts(), continue_prompts(guidance=0.5)
     for cache in ("prefix", "dual"):
-        exact = generate(denoiser, words(31), PROMPTS, cache=cache, refresh=1, **options)
-        assert torch.equal(exact.path.tokens, plain.path.tokens)
-        fewer = generate(denoiser, words(31), PROMPTS, cache=cache, guidance=0.5, **options)
-        whole = generate(denoiser, words(31), PROMPTS, guidance=0.5, **options)
-        assert fewer.path.denoiser_calls == whole.path.denoiser_calls
-        assert fewer.path.positions < whole.path.positions
-        assert not (fewer.path.tokens == denoiser.mask_id).any()
-    gaps = infill(denoiser, words(31), ["w3 <mask:4> w6 <mask>"], cache="dual", refresh=2, block=2)
-    assert int(gaps.path.reveals[0]) == 5
+        assert torch.equal(continue_prompts(cache=cache, refresh=1).tokens, plain.tokens)
+        cached = continue_prompts(cache=cache, guidance=0.5)
+        assert cached.denoiser_calls == guided.denoiser_calls
+        assert cached.positions < guided.positions
+        assert not (cached.tokens == denoiser.mask_id).any()
+    gaps = infill(denoiser, words(31), ["w3 <mask:4> w6 <mask>"], decoding=Decoding(block=2, cache="dual", refresh=2))
+    assert int(gaps.trajectory.reveals[0]) == 5
 
 
 def test_what_is_refused() -> None:
     denoiser = model("llada")
-    for cache, refresh, message in (
-        ("duel", None, "none, prefix, dual"),
-        ("none", 4, "no cache to refresh"),
-        ("dual", 0, "at least 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            with_cache(denoiser, cache, refresh)
     with pytest.raises(ValueError, match="CountingTable does not"):
         with_cache(CountingTable(), "dual")
     assert with_cache(denoiser) is denoiser
-    reused = Cached(denoiser, "dual")
+    reused = CachedDenoiser(denoiser, "dual")
     active = torch.ones(1, 4, dtype=torch.bool)
     tokens = torch.full((1, 4), denoiser.mask_id)
     row = torch.zeros(1, dtype=torch.long)

@@ -46,7 +46,7 @@ def test_two_processes_train_the_same_bits(tmp_path: Path) -> None:
     assert trained(tmp_path / "a", hashing="1") == trained(tmp_path / "b", hashing="2")
 
 
-def test_growth_is_told_from_noise() -> None:
+def test_growth_is_distinguished_from_noise() -> None:
     steady = [500 * 2**20 + (step * 7919) % 4096 * 16 for step in range(600)]
     assert not soak.growth(steady).leaks
     leaking = [size + 20_000 * step for step, size in enumerate(steady)]

@@ -40,7 +40,7 @@ def plain_decode(
 ) -> Plain:
     canvas = list(tokens)
     where = [i for i, token in enumerate(canvas) if token == denoiser.mask_id]
-    path = Plain(canvas, [], [], [])
+    trajectory = Plain(canvas, [], [], [])
     first, last = (where[0], where[-1]) if where else (0, -1)
     width = block or len(tokens)
     blocks = [
@@ -61,25 +61,25 @@ def plain_decode(
             for i in chosen:
                 token = max(range(len(p[i])), key=lambda a: p[i][a]) if target is None else target[i]
                 canvas[i] = token
-                path.order.append(i)
-                path.step.append(now)
-                path.logp.append(math.log(p[i][token]))
+                trajectory.order.append(i)
+                trajectory.step.append(now)
+                trajectory.logp.append(math.log(p[i][token]))
             now += 1
             ends = [i for i in range(first, last + 1) if canvas[i] in denoiser.end_ids]
             if stop and target is None and ends and denoiser.mask_id not in canvas[: ends[0]]:
                 filler = denoiser.end_ids[0] if denoiser.pad_id is None else denoiser.pad_id
-                path.tokens = [filler if token == denoiser.mask_id else token for token in canvas]
-                return path
-    return path
+                trajectory.tokens = [filler if token == denoiser.mask_id else token for token in canvas]
+                return trajectory
+    return trajectory
 
 
-def assert_row(path: Trajectory, row: int, plain: Plain) -> None:
+def assert_row(trajectory: Trajectory, row: int, plain: Plain) -> None:
     n = len(plain.order)
-    assert path.order[row].tolist() == plain.order + [-1] * (path.order.shape[1] - n)
-    assert path.step[row].tolist() == plain.step + [-1] * (path.order.shape[1] - n)
-    assert path.tokens[row].tolist() == plain.tokens
-    torch.testing.assert_close(path.logp[row, :n], torch.tensor(plain.logp), atol=1e-5, rtol=1e-5)
-    assert (path.logp[row, n:] == 0).all()
+    assert trajectory.order[row].tolist() == plain.order + [-1] * (trajectory.order.shape[1] - n)
+    assert trajectory.step[row].tolist() == plain.step + [-1] * (trajectory.order.shape[1] - n)
+    assert trajectory.tokens[row].tolist() == plain.tokens
+    torch.testing.assert_close(trajectory.logp[row, :n], torch.tensor(plain.logp), atol=1e-5, rtol=1e-5)
+    assert (trajectory.logp[row, n:] == 0).all()
 
 
 LBT = [
@@ -90,27 +90,29 @@ LBT = [
 
 @pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize(("block", "steps"), LBT)
-def test_the_loop_is_the_plain_loop(block: int | None, steps: int | None, forced: bool) -> None:
+def test_the_loop_matches_a_plain_reference(block: int | None, steps: int | None, forced: bool) -> None:
     denoiser = CountingTable()
     tokens, target = puzzles(denoiser, 5, 12)
     goal = target if forced else None
     for name in ("confidence", "entropy") if forced else SCORES:
         score = SCORES[name]
-        path = unmask(denoiser, load_scheduler(name), Canvas(tokens, target=goal), Decoding(block, steps), forced=True)
+        trajectory = unmask(
+            denoiser, load_scheduler(name), Canvas(tokens, target=goal), Decoding(block, steps), forced=forced
+        )
         for row in range(len(tokens)):
             truth = target[row].tolist() if forced else None
-            assert_row(path, row, plain_decode(denoiser, tokens[row].tolist(), score, block, steps, truth))
+            assert_row(trajectory, row, plain_decode(denoiser, tokens[row].tolist(), score, block, steps, truth))
         if forced:
-            assert torch.equal(path.tokens, target)
+            assert torch.equal(trajectory.tokens, target)
 
 
 @pytest.mark.parametrize("name", ["confidence", "margin", "left_to_right"])
-def test_a_transformer_too(name: str) -> None:
+def test_a_transformer_matches_the_plain_reference(name: str) -> None:
     denoiser = text_denoiser(end_ids=())
     tokens = torch.tensor([[5, 3, 12, 12, 12, 12, 9], [12, 12, 4, 12, 12, 12, 12]])
-    path = unmask(denoiser, load_scheduler(name), tokens, Decoding(block=3, steps=4))
+    trajectory = unmask(denoiser, load_scheduler(name), tokens, Decoding(block=3, steps=4))
     for row in range(2):
-        assert_row(path, row, plain_decode(denoiser, tokens[row].tolist(), SCORES[name], 3, 4))
+        assert_row(trajectory, row, plain_decode(denoiser, tokens[row].tolist(), SCORES[name], 3, 4))
 
 
 @pytest.mark.parametrize("pad_id", [None, 6])
@@ -124,22 +126,22 @@ def test_a_row_ends_at_its_first_end_token(name: str, block: int | None, pad_id:
     hidden = (tokens == denoiser.mask_id).sum(1)
     early = [len(row.order) < int(n) for row, n in zip(rows, hidden, strict=True)]
     assert any(early) or name == "right_to_left"  # with the last position first, nothing after the end is left to skip
-    path = unmask(denoiser, load_scheduler(name), tokens, Decoding(block))
+    trajectory = unmask(denoiser, load_scheduler(name), tokens, Decoding(block))
     for row, plain in enumerate(rows):
-        assert_row(path, row, plain)
-    assert path.denoiser_calls == sum(max(row.step) + 1 for row in rows)
+        assert_row(trajectory, row, plain)
+    assert trajectory.denoiser_calls == sum(max(row.step) + 1 for row in rows)
     on = unmask(denoiser, load_scheduler(name), tokens, Decoding(block, stop_at_end=False))
     assert torch.equal(on.reveals, hidden)
 
 
-def test_an_end_token_with_something_hidden_before_it_ends_nothing() -> None:
+def test_an_end_token_after_hidden_positions_does_not_end_the_row() -> None:
     """Right to left: the end tokens come first, and everything before them is still revealed."""
     denoiser = CountingTable(end_ids=(0, 1, 2, 4, 5, 6))  # every token ends
     tokens = torch.full((1, 6), denoiser.mask_id)
     assert unmask(denoiser, load_scheduler("right_to_left"), tokens).reveals.tolist() == [6]
-    path = unmask(denoiser, left_to_right, tokens)
-    assert path.reveals.tolist() == [1]
-    assert path.tokens[0, 1:].tolist() == [0] * 5  # no padding token: the first end token fills
+    trajectory = unmask(denoiser, left_to_right, tokens)
+    assert trajectory.reveals.tolist() == [1]
+    assert trajectory.tokens[0, 1:].tolist() == [0] * 5  # no padding token: the first end token fills
     prompt = torch.cat([torch.zeros(1, 2, dtype=torch.long), tokens], 1)  # an end in the prompt is none
     assert unmask(denoiser, load_scheduler("right_to_left"), prompt).reveals.tolist() == [6]
 
@@ -148,17 +150,17 @@ def test_an_end_token_with_something_hidden_before_it_ends_nothing() -> None:
 @pytest.mark.parametrize(
     "decoding", [Decoding(), Decoding(block=3), Decoding(steps=3), Decoding(token_temperature=1.0)]
 )
-def test_what_is_given_stays(decoding: Decoding, forced: bool) -> None:
+def test_given_tokens_are_never_overwritten(decoding: Decoding, forced: bool) -> None:
     """The denoiser contradicts every given token; a target that contradicts them is not copied onto them either."""
     denoiser = Stubborn(6, mask_id=2)
     tokens, target = puzzles(denoiser, 9, 10)
     given = tokens != denoiser.mask_id
     wrong = torch.where(target == 5, 4, 5)
-    path = unmask(denoiser, confidence, Canvas(tokens, target=wrong if forced else None), decoding, forced=True)
-    assert torch.equal(path.tokens[given], tokens[given])
-    assert not (path.tokens == denoiser.mask_id).any()
-    assert (path.tokens[~given] == (wrong[~given] if forced else 3)).float().mean() > 0.99
-    assert torch.equal(path.rank >= 0, ~given)
+    trajectory = unmask(denoiser, confidence, Canvas(tokens, target=wrong if forced else None), decoding, forced=forced)
+    assert torch.equal(trajectory.tokens[given], tokens[given])
+    assert not (trajectory.tokens == denoiser.mask_id).any()
+    assert (trajectory.tokens[~given] == (wrong[~given] if forced else 3)).float().mean() > 0.99
+    assert torch.equal(trajectory.rank >= 0, ~given)
 
 
 def test_candidates_and_region() -> None:
@@ -169,10 +171,10 @@ def test_candidates_and_region() -> None:
     candidates = torch.ones_like(tokens, dtype=torch.bool)
     candidates[0, 4:6] = False
     candidates[1, 1] = False
-    path = unmask(denoiser, confidence, Canvas(tokens, candidates=candidates), Decoding(block=3))
-    assert torch.equal(path.tokens == denoiser.mask_id, ~candidates)
+    trajectory = unmask(denoiser, confidence, Canvas(tokens, candidates=candidates), Decoding(block=3))
+    assert torch.equal(trajectory.tokens == denoiser.mask_id, ~candidates)
     for row in range(2):
-        order = path.order[row][path.order[row] >= 0]
+        order = trajectory.order[row][trajectory.order[row] >= 0]
         assert ((order - 1) // 3).diff().min() >= 0
     region = torch.ones_like(candidates)
     ordered = unmask(denoiser, confidence, Canvas(tokens, region=region), Decoding(block=5)).order[0]
@@ -192,14 +194,14 @@ def test_shapes_are_checked_without_the_test_hook(name: str, monkeypatch: pytest
     tokens = torch.full((2, 10), denoiser.mask_id)
     wrong: dict[str, Any] = {name: (tokens if name == "target" else tokens > 0)[:, :9]}
     with pytest.raises(ValueError, match=rf"{name} must have the shape of the tokens \(2, 10\), got \(2, 9\)"):
-        unmask(denoiser, confidence, tokens, **wrong)
+        unmask(denoiser, confidence, Canvas(tokens, **wrong))
 
 
 def test_states_record_what_happened() -> None:
     denoiser = CountingTable()
     tokens, target = puzzles(denoiser, 6, 9)
     seen: list[Step] = []
-    path = unmask(
+    trajectory = unmask(
         denoiser,
         confidence,
         Canvas(tokens, target=target),
@@ -207,18 +209,18 @@ def test_states_record_what_happened() -> None:
         observe=lambda view: {"name": view.rows * 100 + view.step},
         on_step=seen.append,
     )
-    states = path.states
+    states = trajectory.states
     assert states is not None and states.target_logp is not None
-    assert len(states) == path.denoiser_calls == denoiser.forwarded
+    assert len(states) == trajectory.denoiser_calls == denoiser.forwarded
     assert torch.equal(states.observed["name"], states.row * 100 + states.step)
     assert torch.equal(states.tokens, torch.cat(denoiser.canvases))
-    assert path.steps == len(seen) == int(states.step.max()) + 1
+    assert trajectory.steps == len(seen) == int(states.step.max()) + 1
     for s in range(len(states)):
         row = int(states.row[s])
-        mine = path.step[row] == states.step[s]
-        where = path.order[row][mine]
+        mine = trajectory.step[row] == states.step[s]
+        where = trajectory.order[row][mine]
         assert set(where.tolist()) == set(torch.nonzero(states.revealed[s])[:, 0].tolist())
-        assert torch.equal(states.scores[s, where], path.score[row][mine])
+        assert torch.equal(states.scores[s, where], trajectory.score[row][mine])
         assert torch.equal(states.scores[s] > -torch.inf, states.eligible[s])
         p = distributions(denoiser, states.tokens[s].tolist())
         for i in torch.nonzero(states.eligible[s])[:, 0].tolist():
@@ -252,7 +254,7 @@ def test_infinite_scores_can_be_ranked(temperature: float, steps: int | None) ->
         scores[:, 3] = torch.inf
         return scores
 
-    path = unmask(denoiser, rule, tokens, Decoding(steps=steps, order_temperature=temperature))
-    assert path.order[:, 0].tolist() == [3, 3]
-    assert path.order.sort(1).values.tolist() == [[1, 2, 3, 4, 5]] * 2
-    assert torch.isfinite(path.order_logp).all() and torch.isfinite(path.score).all()
+    trajectory = unmask(denoiser, rule, tokens, Decoding(steps=steps, order_temperature=temperature))
+    assert trajectory.order[:, 0].tolist() == [3, 3]
+    assert trajectory.order.sort(1).values.tolist() == [[1, 2, 3, 4, 5]] * 2
+    assert torch.isfinite(trajectory.order_logp).all() and torch.isfinite(trajectory.score).all()

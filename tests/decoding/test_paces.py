@@ -123,38 +123,38 @@ def checked(rule: Pace, brute: Callable[..., set[int]], block: int | None, sizes
 
 @pytest.mark.parametrize("scheduler", HEURISTICS)
 @pytest.mark.parametrize("name", RULES)
-def test_each_rule_is_its_formula(name: str, scheduler: str) -> None:
+def test_each_pace_matches_its_formula(name: str, scheduler: str) -> None:
     denoiser = Calm()
     tokens, target = puzzles(denoiser, 4, 10, seed=1)
     sizes: list[int] = []
     for block, steps in ((None, None), (6, 5)):
         pace = checked(*RULES[name], block, sizes)
-        path = unmask(
+        trajectory = unmask(
             denoiser,
             load_scheduler(scheduler),
             Canvas(tokens, target=target),
             Decoding(block, steps, pace),
             record=False,
         )
-        assert not (path.tokens == denoiser.mask_id).any()
+        assert not (trajectory.tokens == denoiser.mask_id).any()
     assert min(sizes) == 1 and max(sizes) > 1
 
 
 @pytest.mark.parametrize("name", PACES)
-def test_a_rule_lets_at_least_one_go(name: str) -> None:
-    """Nobody is sure of anything, or everybody of everything: each row goes on, and by itself."""
+def test_every_pace_reveals_at_least_one_position(name: str) -> None:
+    """No position is certain, or every one is: each row continues, independently."""
     for scale in (0.0, 60.0):
         denoiser = Fixed(torch.eye(6, 5) * scale, mask_id=4, limit=40)
         tokens = torch.full((3, 6), denoiser.mask_id)
         tokens[1, :5] = 0
         tokens[2, ::2] = 1
-        path = unmask(denoiser, confidence, tokens, Decoding(pace=load_pace(name)))
-        assert path.reveals.tolist() == [6, 1, 3]
+        trajectory = unmask(denoiser, confidence, tokens, Decoding(pace=load_pace(name)))
+        assert trajectory.reveals.tolist() == [6, 1, 3]
         for row in range(3):
-            assert torch.bincount(path.step[row][path.step[row] >= 0]).min() >= 1
+            assert torch.bincount(trajectory.step[row][trajectory.step[row] >= 0]).min() >= 1
 
 
-def test_the_fallback_is_each_rows_own() -> None:
+def test_the_fallback_is_applied_per_row() -> None:
     """One row is sure of two positions, the other of none: the unsure one still reveals its best, and only that."""
     logits = torch.zeros(2, 4, 4)
     logits[0, :2, 1] = 9.0
@@ -175,16 +175,16 @@ def test_ties_go_to_the_lowest_index() -> None:
     tokens = torch.full((1, 7), 3)
     tokens[0, 2] = 0
     assert unmask(denoiser, confidence, tokens).order.tolist() == [[0, 1, 3, 4, 5, 6]]
-    path = unmask(denoiser, confidence, tokens, Decoding(steps=4))
-    assert path.order.tolist() == [[0, 1, 3, 4, 5, 6]]
-    assert path.step.tolist() == [[0, 0, 1, 1, 2, 3]]
+    trajectory = unmask(denoiser, confidence, tokens, Decoding(steps=4))
+    assert trajectory.order.tolist() == [[0, 1, 3, 4, 5, 6]]
+    assert trajectory.step.tolist() == [[0, 0, 1, 1, 2, 3]]
 
 
 def test_dilated_goes_from_coarse_to_fine() -> None:
     denoiser = CountingTable()
     tokens = torch.full((1, 16), denoiser.mask_id)
-    path = unmask(denoiser, left_to_right, tokens, Decoding(block=8, pace=dilated))
-    steps = [sorted(path.order[0][path.step[0] == s].tolist()) for s in range(path.steps)]
+    trajectory = unmask(denoiser, left_to_right, tokens, Decoding(block=8, pace=dilated))
+    steps = [sorted(trajectory.order[0][trajectory.step[0] == s].tolist()) for s in range(trajectory.steps)]
     assert steps == [[0, 4], [2, 6], [1, 3, 5, 7], [8, 12], [10, 14], [9, 11, 13, 15]]
 
 

@@ -99,12 +99,12 @@ def test_a_forbidden_token_may_have_any_logit() -> None:
     assert torch.isfinite(price(logits, (2,)).entropy).all()
 
 
-def test_no_position_has_no_price() -> None:
+def test_zero_positions_are_priced() -> None:
     assert price(torch.zeros(0, 4), (1,)).entropy.shape == (0,)
 
 
 def test_draws_are_uniform_and_independent() -> None:
-    """Chi-square over cells, over neighbouring counters, and between the purposes that one step asks for."""
+    """Chi-square over cells, over neighbouring counters, and between the purposes of one step."""
     draws = counter_uniform(torch.arange(50)[:, None, None], 3, torch.arange(4)[None, :, None], torch.arange(250))
     assert ((draws > 0) & (draws < 1)).all()
     assert stats.kstest(draws.flatten().numpy(), "uniform").pvalue > 1e-3

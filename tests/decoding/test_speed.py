@@ -108,5 +108,5 @@ def test_decoding_is_mostly_forwards(ratios: tuple[float, float]) -> None:
     assert ratios[0] >= 0.6
 
 
-def test_pricing_only_what_may_be_revealed_pays(ratios: tuple[float, float]) -> None:
+def test_pricing_only_eligible_positions_is_faster(ratios: tuple[float, float]) -> None:
     assert ratios[1] > 1.5

@@ -1,5 +1,5 @@
 """Published checkpoints on our transformer: against plain arithmetic in their own layout, against numbers from their own code, and
-what is said when one does not fit.
+the errors when one does not fit.
 
 ``family_logits.json`` holds the logits of each family's public modelling code on ``family_fixtures.weights``, float32, one canvas:
 LLaDA and Dream from NVlabs/Fast-dLLM (``llada/model``, ``dream/model``, with Dream's shift as its ``generation_utils.py`` does it),
@@ -27,8 +27,8 @@ from support.families import CONFIGS, DREAM, ILLADA, LLADA, MASKS, shapes, weigh
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
-from unmask.denoisers.families import BY_ARCHITECTURE, Published, smdm
-from unmask.denoisers.loading import _Uninitialised, load_denoiser, unfused
+from unmask.denoisers.families import DENOISERS, Published, smdm
+from unmask.denoisers.loading import SkipInitialisation, load_denoiser, split_qkv
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.heuristics import confidence
 
@@ -179,13 +179,13 @@ def test_the_first_token_of_a_padded_dream_row_is_not_predicted_by_padding(tmp_p
     assert (first - denoiser.hidden(padded)[:, 3]).abs().max() > 1e-2
 
 
-def test_fused_heads_are_taken_apart_by_group() -> None:
+def test_fused_heads_are_split_by_group() -> None:
     """Two groups of two queries each: q q k v | q q k v, in heads of one row."""
     config = TransformerConfig(vocab_size=2, width=4, n_layers=1, n_heads=4, n_kv_heads=2, ffn=4, mask_id=0)
     fused = torch.arange(8.0)[:, None].expand(8, 4)
-    assert unfused(fused, config, "q")[:, 0].tolist() == [0, 1, 4, 5]
-    assert unfused(fused, config, "k")[:, 0].tolist() == [2, 6]
-    assert unfused(fused, config, "v")[:, 0].tolist() == [3, 7]
+    assert split_qkv(fused, config, "q")[:, 0].tolist() == [0, 1, 4, 5]
+    assert split_qkv(fused, config, "k")[:, 0].tolist() == [2, 6]
+    assert split_qkv(fused, config, "v")[:, 0].tolist() == [3, 7]
 
 
 PUBLISHED_SMDM = """6 4 256 1024, 8 6 384 1536, 8 8 512 2048, 9 9 576 2304, 10 10 640 2560, 13 10 640 2560, 16 8 640 1600,
@@ -197,7 +197,7 @@ PUBLISHED_SMDM = """6 4 256 1024, 8 6 384 1536, 8 8 512 2048, 9 9 576 2304, 10 1
 
 
 @pytest.mark.parametrize("size", [tuple(map(int, size.split())) for size in PUBLISHED_SMDM.split(",")])
-def test_every_size_of_smdm_is_told_from_its_shapes(size: tuple[int, int, int, int]) -> None:
+def test_every_size_of_smdm_is_inferred_from_its_shapes(size: tuple[int, int, int, int]) -> None:
     layers, heads, width, ffn = size
     stored = {"width": width, "ffn": ffn, "layers": layers, "rows": 32001}
     config = smdm(Published({}, shapes("smdm", stored), {}))
@@ -229,8 +229,8 @@ BIG_ILLADA = {
     ],
 )
 def test_the_published_sizes(config: dict[str, Any], count: int) -> None:
-    family = BY_ARCHITECTURE[config["architectures"][0]]
-    with torch.device("meta"), _Uninitialised():
+    family = DENOISERS[config["architectures"][0]]
+    with torch.device("meta"), SkipInitialisation():
         denoiser = Transformer(family.configure(Published(config, {}, {})))
     assert sum(p.numel() for p in denoiser.parameters()) == count
     name = {"LLaDAModelLM": "llada", "DreamModel": "dream", "ILLaDAForCausalLM": "illada"}[config["architectures"][0]]

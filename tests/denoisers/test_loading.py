@@ -1,4 +1,4 @@
-"""From files to denoisers: what is read from where, onto which device, and what is said of files that do not fit."""
+"""From files to denoisers: what is read from where, onto which device, and the errors for files that do not fit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from support.denoisers import text_denoiser
 from support.families import CONFIGS, MASK, weights, write
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.placement import device_of, dispatched
+from unmask.denoisers.placement import device_of, dispatch
 from unmask.denoisers.transformer import Transformer
 
 TOKENS = torch.tensor([[7, MASK, 3, MASK, 12, 19]])
@@ -35,7 +35,7 @@ def stored(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_shards_are_one_model(tmp_path: Path) -> None:
+def test_shards_load_as_one_model(tmp_path: Path) -> None:
     one, three = (loaded(write(tmp_path / str(n), "llada", shards=n)) for n in (1, 3))
     for name, weight in one.named_parameters():
         assert torch.equal(weight, three.get_parameter(name))
@@ -99,7 +99,7 @@ def test_rotary_fields(tmp_path: Path) -> None:
         loaded(stored(dream, rope_scaling={"type": "yarn", "factor": 4.0}, rope_parameters=...))
 
 
-def test_a_head_that_is_said_to_be_tied(tmp_path: Path) -> None:
+def test_a_tied_head_with_a_tensor_of_its_own(tmp_path: Path) -> None:
     folder = write(tmp_path, "illada")
     tied = loaded(folder)
     assert tied.head.weight is tied.embedding.weight
@@ -159,14 +159,12 @@ def test_tensors_that_do_not_fit(name: str, tmp_path: Path) -> None:
         ("illada", {"rope_theta": ...}, "must give rope_theta"),
     ],
 )
-def test_what_this_transformer_cannot_do_is_refused(
-    name: str, changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_unsupported_switches_are_refused(name: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         load_denoiser(stored(write(tmp_path, name), **changes))
 
 
-def test_a_family_is_known_by_its_model_type_too(tmp_path: Path) -> None:
+def test_a_family_is_found_by_its_model_type(tmp_path: Path) -> None:
     assert loaded(stored(write(tmp_path, "dream"), architectures=...)).config.logit_shift
 
 
@@ -252,15 +250,15 @@ def test_a_device_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         load_denoiser(folder, device_map="auto")
 
 
-def test_weights_that_wait_on_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_offloaded_to_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """accelerate's hooks fetch the weights of a part when it is called; the angles and the mask follow the states by themselves."""
     from accelerate import cpu_offload
 
     given: dict[str, Any] = {}
     monkeypatch.setattr("accelerate.dispatch_model", lambda model, device_map: given.update(device_map))
     denoiser = loaded(write(tmp_path, "dream"))
-    assert dispatched(denoiser, {"": "cpu"}) is denoiser and not given
-    dispatched(denoiser, {"embedding": 0, "blocks": 1})
+    assert dispatch(denoiser, {"": "cpu"}) is denoiser and not given
+    dispatch(denoiser, {"embedding": 0, "blocks": 1})
     assert given == {"embedding": 0, "blocks": 1}
     real = torch.ones_like(TOKENS, dtype=torch.bool)
     real[:, :2] = False
@@ -275,25 +273,25 @@ def test_weights_that_wait_on_another_device(tmp_path: Path, monkeypatch: pytest
     assert torch.equal(denoiser.logits(wanted), logits)
 
 
-def test_what_is_asked_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_requested_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, file = write(tmp_path / "llada", "llada"), write(tmp_path / "smdm", "smdm")
-    asked: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
 
     def snapshot(name: str, **options: Any) -> str:
-        asked.update(name=name, **options)
+        requested.update(name=name, **options)
         return str(folder if name == "GSAI-ML/LLaDA-8B-Instruct" else tmp_path)
 
     def download(name: str, inside: str) -> str:
-        asked.update(name=name, inside=inside)
+        requested.update(name=name, inside=inside)
         return str(file)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     assert load_denoiser("GSAI-ML/LLaDA-8B-Instruct").mask_id == MASK
-    assert asked["ignore_patterns"] == ["*/*"]  # a repository may hold other models below its top
-    assert not any(pattern.endswith((".py", ".bin", "*")) for pattern in asked["allow_patterns"])
+    assert requested["ignore_patterns"] == ["*/*"]  # a repository may hold other models below its top
+    assert not any(pattern.endswith((".py", ".bin", "*")) for pattern in requested["allow_patterns"])
     assert load_denoiser("nieshen/SMDM/mdm_safetensors/mdm-170M-100e18.safetensors").mask_id == 31
-    assert (asked["name"], asked["inside"]) == ("nieshen/SMDM", "mdm_safetensors/mdm-170M-100e18.safetensors")
+    assert (requested["name"], requested["inside"]) == ("nieshen/SMDM", "mdm_safetensors/mdm-170M-100e18.safetensors")
     with pytest.raises(ValueError, match=r"nieshen/SMDM on the hub has no model\.safetensors at its top"):
         load_denoiser("nieshen/SMDM")
     with pytest.raises(ValueError, match="no denoiser 'a/b/c'"):

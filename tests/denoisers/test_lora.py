@@ -28,16 +28,16 @@ def logits(denoiser: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", MADE)
-def test_an_adapter_begins_as_nothing_and_leaves_the_base_alone(tmp_path: Path, family: str) -> None:
+def test_an_untrained_adapter_changes_nothing(tmp_path: Path, family: str) -> None:
     folder = MADE[family](tmp_path / family)
     denoiser, plain = load_denoiser(folder), load_denoiser(folder)
     before = logits(plain)
     add_lora(denoiser, 4, 8.0)
     assert torch.equal(logits(denoiser), before)
-    asked = [name for name, p in denoiser.named_parameters() if p.requires_grad]
-    assert asked
-    assert all(".lora_" in name for name in asked)
-    assert not any(name.startswith(("head", "embedding", "model.cls")) for name in asked)
+    trainable = [name for name, p in denoiser.named_parameters() if p.requires_grad]
+    assert trainable
+    assert all(".lora_" in name for name in trainable)
+    assert not any(name.startswith(("head", "embedding", "model.cls")) for name in trainable)
     with torch.no_grad():
         for name, p in denoiser.named_parameters():
             if ".lora_B." in name:
@@ -57,7 +57,7 @@ def test_an_adapter_begins_as_nothing_and_leaves_the_base_alone(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("family", MADE)
-def test_tuning_makes_the_path_likelier_and_touches_no_base_weight(tmp_path: Path, family: str) -> None:
+def test_tuning_raises_the_likelihood_and_leaves_base_weights_unchanged(tmp_path: Path, family: str) -> None:
     config = stage(tmp_path, family)
     files = {path.name: path.read_bytes() for path in (tmp_path / family).iterdir()}
     records = list(finetune(config, tmp_path / "run"))
@@ -73,7 +73,7 @@ def test_tuning_makes_the_path_likelier_and_touches_no_base_weight(tmp_path: Pat
     assert all(".lora_" in name for name in load_file(checkpoint) if name.startswith("model."))
 
 
-def test_a_killed_tuning_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_a_killed_tuning_resumes_bit_for_bit(tmp_path: Path) -> None:
     config = stage(tmp_path, "llada")
     list(finetune(config, tmp_path / "whole"))
     records = finetune(config, tmp_path / "parts")
@@ -88,7 +88,7 @@ def test_a_killed_tuning_resumes_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", MADE)
-def test_a_merged_run_is_a_denoiser_like_any_other(tmp_path: Path, family: str) -> None:
+def test_a_merged_adapter_loads_as_a_denoiser(tmp_path: Path, family: str) -> None:
     config = stage(tmp_path, family, merged=True)
     config = replace(config, training=replace(config.training, samples=80))
     list(finetune(config, tmp_path / "run"))
@@ -99,7 +99,7 @@ def test_a_merged_run_is_a_denoiser_like_any_other(tmp_path: Path, family: str) 
     assert load_tokenizer(tmp_path / "run").encode("the")
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_mismatched_adapters_are_refused(tmp_path: Path) -> None:
     folder = MADE["llada"](tmp_path / "llada")
     with pytest.raises(ValueError, match="no linear layer is called 'query': expected some of down, gate"):
         add_lora(load_denoiser(folder), 4, 8.0, ("query",))

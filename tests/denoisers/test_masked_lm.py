@@ -77,7 +77,7 @@ def padded(rows: list[Tensor], lefts: list[int], length: int, filler: int) -> tu
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_are_the_whole_models(name: str) -> None:
+def test_logits_match_the_complete_model(name: str) -> None:
     ours, theirs = denoiser(name), model(name)
     assert isinstance(ours, Denoiser)
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_special_tokens_are_never_revealed(name: str) -> None:
     assert not set(revealed.tolist()) & special
 
 
-def test_positions_end_where_the_table_does() -> None:
+def test_canvases_longer_than_the_position_table_are_refused() -> None:
     assert denoiser("bert").config.max_length == 30
     assert denoiser("roberta").config.max_length == 28  # its table starts at the padding id, plus one
     longest = torch.full((1, 28), 7)
@@ -143,14 +143,14 @@ def test_positions_end_where_the_table_does() -> None:
 
 
 @pytest.mark.parametrize("kind", ["transformer", "hidden"])
-def test_an_order_policy_reads_it(kind: str) -> None:
+def test_an_order_policy_reads_a_masked_language_model(kind: str) -> None:
     ours = denoiser("roberta")
     policy = OrderPolicy(fitted(PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2), ours, "roberta")).check(ours)
     path = unmask(ours, policy.eval(), ROW)
     assert int(path.reveals[0]) == 3 and ours.forwarded == 3
 
 
-def test_a_model_that_padding_changes_says_so() -> None:
+def test_a_model_that_padding_changes_refuses_padding() -> None:
     """FNet mixes positions without looking at a mask."""
     settings = {key: SIZE[key] for key in SIZE if key != "num_attention_heads"}
     ours = MaskedLM(transformers.AutoModelForMaskedLM.from_config(transformers.FNetConfig(**settings)), mask_id=MASK)

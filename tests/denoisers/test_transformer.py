@@ -14,7 +14,7 @@ from torch import Tensor
 
 from support.denoisers import text_denoiser
 from unmask.decoding.loop import unmask
-from unmask.denoisers.folder import load_folder, read_config, save_denoiser
+from unmask.denoisers.checkpoint import load_folder, read_config, save_denoiser
 from unmask.denoisers.transformer import Transformer, _half_turn, _related, _rotary
 from unmask.schedulers.heuristics import confidence
 
@@ -72,7 +72,7 @@ def plain_hidden(denoiser: Transformer, tokens: Tensor) -> Tensor:
     "changes",
     [{}, {"logit_shift": False, "n_kv_heads": None}, {"n_kv_heads": 1, "head_width": 6, "rope_theta": 50.0}, LEARNED],
 )
-def test_the_plain_transformer(changes: dict[str, Any]) -> None:
+def test_the_transformer_matches_a_plain_reference(changes: dict[str, Any]) -> None:
     denoiser = text_denoiser(**changes)
     hidden = denoiser.hidden(TOKENS[None])[0]
     torch.testing.assert_close(hidden.double(), plain_hidden(denoiser, TOKENS), atol=2e-4, rtol=2e-4)
@@ -96,14 +96,14 @@ def test_padding_changes_nothing(left: int, right: int, changes: dict[str, Any])
     assert (seen - alone).abs().max() > 1e-2  # without the mask it does change something
 
 
-def test_full_attention_is_no_attention() -> None:
+def test_an_attention_mask_of_ones_changes_nothing() -> None:
     denoiser = text_denoiser()
     assert torch.equal(
         denoiser.hidden(TOKENS[None], torch.ones(1, len(TOKENS), dtype=torch.bool)), denoiser.hidden(TOKENS[None])
     )
 
 
-def test_rotation_knows_only_distances() -> None:
+def test_rotary_attention_depends_on_distances_only() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 1, 1, 8, generator=generator, dtype=torch.float64)
 
@@ -153,7 +153,7 @@ def grid_denoiser(size: int, layers: int = 1) -> Transformer:
 
 @pytest.mark.parametrize(("size", "box"), [(4, (2, 2)), (6, (2, 3)), (9, (3, 3))])
 def test_a_grid_sees_rows_columns_and_boxes(size: int, box: tuple[int, int]) -> None:
-    """In one layer a cell answers to its twenty (on 9×9) relatives and to nobody else."""
+    """In one layer a cell answers to its twenty (on 9×9) relatives only."""
     place = [(cell // size, cell % size) for cell in range(size**2)]
     unit = [
         [row for row, _ in place],
@@ -208,7 +208,7 @@ def test_ids_and_counts() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"positions": "sinus"}, "positions must be"),
+        ({"positions": "sinus"}, "positions: expected"),
         ({"width": 18}, "width 18 is not a multiple of n_heads 4"),
         ({"n_kv_heads": 3}, "n_heads 4 is not a multiple of n_kv_heads 3"),
         ({"grid": 4}, "multiple of 3"),
@@ -220,7 +220,7 @@ def test_configurations_are_checked(wrong: dict[str, Any], message: str) -> None
 
 
 @pytest.mark.parametrize("changes", [{}, {"tied_head": True}, LEARNED])
-def test_a_folder_gives_back_the_denoiser(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_save_and_load_round_trip(changes: dict[str, Any], tmp_path: Path) -> None:
     denoiser = text_denoiser(**changes)
     loaded = load_folder(save_denoiser(denoiser, tmp_path / "deep" / "folder"))
     assert loaded.config == denoiser.config
@@ -262,11 +262,11 @@ def test_configurations_that_cannot_be_read(tmp_path: Path) -> None:
     no_width = {key: value for key, value in good.items() if key != "width"}
     for content, message in (
         ("{", "not valid JSON"),
-        ("[1]", "not a denoiser of this library"),
+        ("[1]", "must hold a JSON object"),
         (json.dumps({**good, "family": "llada"}), "not a denoiser of this library"),
         (json.dumps({**good, "heads": 4}), r"unknown key 'heads'"),
         (json.dumps(no_width), "width"),
-        (json.dumps({**good, "positions": "sinus"}), "positions must be"),
+        (json.dumps({**good, "positions": "sinus"}), "positions: expected"),
         (json.dumps({**good, "n_heads": "4"}), "config.json"),
     ):
         (tmp_path / "config.json").write_text(content)

@@ -21,9 +21,10 @@ from support.families import write
 from support.tokenizers import dream_files, wordpieces, words
 from unmask.cli import generate as cli_generate
 from unmask.decoding.loop import Step
+from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.masked_lm import MaskedLM
-from unmask.generation.generate import Generation, generate, infill
+from unmask.generation.generate import Generation, Watch, generate, infill
 from unmask.generation.text_canvas import gap_canvas, load_tokenizer, prompt_canvas
 from unmask.report.terminal.text import LiveText, Pieces, printable
 
@@ -37,12 +38,12 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
 }
 WAYS: dict[str, dict[str, Any]] = {
     "any order": {"length": 8},
-    "blocks": {"length": 8, "block": 4, "scheduler": "margin"},
-    "parallel": {"length": 9, "block": 5, "steps": 4, "scheduler": "entropy"},
-    "threshold": {"length": 8, "pace": "threshold:p=0.2"},
-    "drawn": {"length": 8, "token_temperature": 0.9, "order_temperature": 0.5, "top_p": 0.9},
-    "suppressed": {"length": 8, "ends": "suppress", "token_temperature": 1.2, "block": 4},
-    "guided": {"length": 8, "guidance": 1.5, "ends": "damp", "min_length": 3},
+    "blocks": {"length": 8, "scheduler": "margin", "decoding": Decoding(4)},
+    "parallel": {"length": 9, "scheduler": "entropy", "decoding": Decoding(5, 4)},
+    "threshold": {"length": 8, "decoding": Decoding(pace="threshold:p=0.2")},
+    "drawn": {"length": 8, "decoding": Decoding(token_temperature=0.9, order_temperature=0.5, top_p=0.9)},
+    "suppressed": {"length": 8, "decoding": Decoding(4, ends="suppress", token_temperature=1.2)},
+    "guided": {"length": 8, "decoding": Decoding(guidance=1.5, ends="damp", min_length=3)},
 }
 
 SOME_WAYS = ("parallel", "drawn", "guided")
@@ -70,15 +71,17 @@ def assert_rows_alone(together: Generation, alone: Callable[[int], Generation]) 
         one = alone(row)
         assert one.texts == [text]
         assert one.order(0) == together.order(row)
-        reveals = int(one.path.reveals[0])
-        assert together.path.step[row, :reveals].tolist() == one.path.step[0, :reveals].tolist()
-        torch.testing.assert_close(together.path.logp[row, :reveals], one.path.logp[0, :reveals], atol=1e-4, rtol=1e-4)
+        reveals = int(one.trajectory.reveals[0])
+        assert together.trajectory.step[row, :reveals].tolist() == one.trajectory.step[0, :reveals].tolist()
+        torch.testing.assert_close(
+            together.trajectory.logp[row, :reveals], one.trajectory.logp[0, :reveals], atol=1e-4, rtol=1e-4
+        )
 
 
 @pytest.mark.parametrize(
     ("name", "way"), [*(("llada", way) for way in WAYS), *((n, w) for n in ("dream", "smdm") for w in SOME_WAYS)]
 )
-def test_a_batch_is_its_rows(models: dict[str, Any], name: str, way: str) -> None:
+def test_a_batch_equals_its_rows_alone(models: dict[str, Any], name: str, way: str) -> None:
     denoiser, tokenizer = models[name]
     seeds = [7, 2**60 + 1, 0]
     together = generate(denoiser, tokenizer, PROMPTS, seeds=seeds, **WAYS[way])
@@ -87,13 +90,15 @@ def test_a_batch_is_its_rows(models: dict[str, Any], name: str, way: str) -> Non
     assert_rows_alone(together, rows)
 
 
-@pytest.mark.parametrize("way", [{}, {"guidance": 1.0, "steps": 3}, {"token_temperature": 1.0, "block": 3}])
+@pytest.mark.parametrize("way", [{}, {"guidance": 1.0, "steps": 3}, {"token_temperature": 1.0, "block": 3}], ids=str)
 @pytest.mark.parametrize("name", ["llada", "dream", "smdm", "illada"])
 def test_gaps_in_a_batch(models: dict[str, Any], name: str, way: dict[str, Any]) -> None:
     denoiser, tokenizer = models[name]
-    together = infill(denoiser, tokenizer, GAPS, seeds=[5, 6, 7], **way)
-    rows = lambda row: infill(denoiser, tokenizer, GAPS[row : row + 1], seeds=[5 + row], **way)  # noqa: E731
-    assert_rows_alone(together, rows)
+    together = infill(denoiser, tokenizer, GAPS, decoding=Decoding(**way), seeds=[5, 6, 7])
+    assert_rows_alone(
+        together,
+        lambda row: infill(denoiser, tokenizer, GAPS[row : row + 1], decoding=Decoding(**way), seeds=[5 + row]),
+    )
     for template, text in zip(GAPS, together.texts, strict=True):
         # No end token, no padding: where a word was given it stands, and every gap is full of words.
         wanted = re.sub(r"<mask(?::(\d+))?>", lambda gap: r"w\d+ " * int(gap[1] or 1), template)
@@ -108,10 +113,10 @@ def test_a_masked_language_model(bert: Any) -> None:
     assert together.texts[0].startswith("the ")
     done = generate(denoiser, tokenizer, ["the cat", ""], length=3)
     assert_rows_alone(done, lambda row: generate(denoiser, tokenizer, [["the cat", ""][row]], length=3))
-    assert done.path.tokens[:, -1].tolist() == [3, 3]  # [SEP] is still behind the answer
+    assert done.trajectory.tokens[:, -1].tolist() == [3, 3]  # [SEP] is still behind the answer
 
 
-def test_every_reveal_is_told(models: dict[str, Any]) -> None:
+def test_on_step_reports_every_reveal(models: dict[str, Any]) -> None:
     """What ``on_step`` saw, put together, is the answer."""
     denoiser, tokenizer = models["llada"]
     canvas = prompt_canvas(denoiser, tokenizer, PROMPTS, 8)
@@ -122,46 +127,47 @@ def test_every_reveal_is_told(models: dict[str, Any]) -> None:
             tokens[row, revealed] = now[revealed]
             order[row].append((revealed.nonzero()[:, 0] - canvas.start).tolist())
 
-    done = generate(denoiser, tokenizer, PROMPTS, length=8, block=4, steps=6, stop_at_end=False, on_step=on_step)
-    assert torch.equal(tokens, done.path.tokens)
+    decoding = Decoding(4, 6, stop_at_end=False)
+    done = generate(denoiser, tokenizer, PROMPTS, decoding=decoding, length=8, watch=Watch(on_step))
+    assert torch.equal(tokens, done.trajectory.tokens)
     for row, steps in enumerate(order):
         assert [sorted(step) for step in steps] == [
-            sorted(p - canvas.start for p in done.path.order[row][done.path.step[row] == k].tolist())
+            sorted(p - canvas.start for p in done.trajectory.order[row][done.trajectory.step[row] == k].tolist())
             for k in range(len(steps))
         ]
-    assert done.path.states is None
-    assert generate(denoiser, tokenizer, PROMPTS[:1], length=3, record=True).path.states is not None
+    assert done.trajectory.states is None
+    assert generate(denoiser, tokenizer, PROMPTS[:1], length=3, watch=Watch(record=True)).trajectory.states is not None
 
 
-def test_an_ended_row_costs_nothing_more(models: dict[str, Any], tmp_path: Path) -> None:
+def test_an_ended_row_needs_no_more_denoiser_calls(models: dict[str, Any], tmp_path: Path) -> None:
     """A third of the words end a text, so that some rows do."""
     tokenizer = models["llada"][1]
     denoiser = load_denoiser(write(tmp_path, "llada", eos_token_id=[27, *range(10)]))
-    whole = generate(denoiser, tokenizer, PROMPTS, length=12, block=1, stop_at_end=False)
-    stopped = generate(denoiser, tokenizer, PROMPTS, length=12, block=1)
+    whole, stopped = (
+        generate(denoiser, tokenizer, PROMPTS, decoding=Decoding(1, stop_at_end=stop), length=12)
+        for stop in (False, True)
+    )
     lengths = [len(text.split()) for text in stopped.texts]
     assert stopped.texts == whole.texts
     assert min(lengths) < 12, "no row ended: nothing was tested"
-    assert whole.path.denoiser_calls == 12 * len(PROMPTS)
-    assert stopped.path.denoiser_calls == sum(min(12, n + 1) for n in lengths)
+    assert whole.trajectory.denoiser_calls == 12 * len(PROMPTS)
+    assert stopped.trajectory.denoiser_calls == sum(min(12, n + 1) for n in lengths)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({"ends": "supress"}, "did you mean 'suppress'"),
         ({"scheduler": "confidance"}, "did you mean 'confidence'"),
-        ({"pace": "all"}, "no pace 'all'"),
+        ({"decoding": Decoding(pace="all")}, "no pace 'all'"),
         ({"scheduler": "gt_logp"}, "oracle"),
         ({"length": 30}, "exceeds the denoiser's 24"),
-        ({"length": 8, "block": 2, "steps": 3}, "too small for 4 blocks"),
+        ({"length": 8, "decoding": Decoding(2, 3)}, "too small for 4 blocks"),
         ({"seeds": [1]}, "a seed for each of 3 rows"),
-        ({"length": 4, "min_length": 5}, "min_length must be in 0 .. 4"),
-        ({"guidance": -1.0}, "at least 0"),
+        ({"length": 4, "decoding": Decoding(min_length=5)}, "min_length must be in 0 .. 4"),
     ],
 )
-def test_what_is_refused(models: dict[str, Any], options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_is_refused(models: dict[str, Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         denoiser, tokenizer = models["llada"]
         generate(denoiser, tokenizer, PROMPTS, **{"length": 8, **options})
 
@@ -187,11 +193,12 @@ def test_the_live_text(models: dict[str, Any]) -> None:
         lines.append(live.line())
         counts.append(live.row(0).plain.count("▁"))
 
-    done = generate(denoiser, tokenizer, ["w3 w4", "w5"], length=6, stop_at_end=False, on_step=on_step)
+    decoding = Decoding(stop_at_end=False)
+    done = generate(denoiser, tokenizer, ["w3 w4", "w5"], decoding=decoding, length=6, watch=Watch(on_step))
     assert counts[:3] == [5, 4, 3]
     assert lines[0].startswith("step 1, 2/12 revealed: w3 w4")
     assert "\n" not in "".join(lines)
-    live.finish(done.path.tokens)
+    live.finish(done.trajectory.tokens)
     assert live.row(0).plain.split() == ["w3", "w4", *done.texts[0].split()]
     assert live.rank[0][canvas.region[0]].argsort().tolist() == done.order(0)
     coloured = rendered(live, force_terminal=True, color_system="truecolor")
@@ -204,7 +211,8 @@ def test_colours_can_be_refused(models: dict[str, Any], monkeypatch: pytest.Monk
     monkeypatch.setenv("NO_COLOR", "1")
     denoiser, tokenizer = models["llada"]
     live = LiveText(prompt_canvas(denoiser, tokenizer, ["w3 w4"], 4), Pieces(tokenizer))
-    live.finish(generate(denoiser, tokenizer, ["w3 w4"], length=4, on_step=live.on_step).path.tokens)
+    done = generate(denoiser, tokenizer, ["w3 w4"], length=4, watch=Watch(live.on_step))
+    live.finish(done.trajectory.tokens)
     assert "38;2" not in rendered(live, force_terminal=True)
 
 
@@ -247,12 +255,12 @@ def generate_command(
 
 def test_the_command(generate_command: Callable[..., Any], models: dict[str, Any]) -> None:
     denoiser, tokenizer = models["llada"]
-    expected = generate(denoiser, tokenizer, ["w3 w4"], length=8, block=4, steps=4)
+    expected = generate(denoiser, tokenizer, ["w3 w4"], decoding=Decoding(4, 4), length=8)
     options = ("--prompt", "w3 w4", "--length", "8", "--block", "4", "--steps", "4")
     code, out, err = generate_command(*options)
     assert (code, err) == (0, "")
     heading, text = out.splitlines()
-    assert heading.startswith(f"{int(expected.path.reveals[0])} tokens in ")
+    assert heading.startswith(f"{int(expected.trajectory.reveals[0])} tokens in ")
     assert text.split() == expected.texts[0].split()
     code, out, _ = generate_command(*options, "--lines")
     assert out.splitlines()[0].startswith("step 1, 2/8 revealed: ")
@@ -261,8 +269,8 @@ def test_the_command(generate_command: Callable[..., Any], models: dict[str, Any
     record = json.loads(out)
     assert record["text"] == expected.texts[0]
     assert record["order"] == expected.order(0)
-    assert record["tokens"] == expected.path.tokens[0, 2:].tolist()
-    assert record["batch"]["denoiser_calls"] == expected.path.denoiser_calls
+    assert record["tokens"] == expected.trajectory.tokens[0, 2:].tolist()
+    assert record["batch"]["denoiser_calls"] == expected.trajectory.denoiser_calls
 
 
 def test_files_and_standard_input(generate_command: Callable[..., Any], models: dict[str, Any], tmp_path: Path) -> None:
@@ -285,7 +293,7 @@ def test_files_and_standard_input(generate_command: Callable[..., Any], models: 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--prompt", "w3", "--file", "x"], "a prompt or a file, not both"),
         (["--file", "nowhere.jsonl"], "No such file or directory: nowhere.jsonl"),
@@ -299,16 +307,16 @@ def test_files_and_standard_input(generate_command: Callable[..., Any], models: 
         (["--prompt", "w3", "--seed", "-1"], "seed must be in"),
         (["--prompt", "w3", "--length", "0"], "length must be at least 1"),
         (["--prompt", "w3", "--length", "99"], "exceeds the denoiser's 24"),
-        (["--prompt", "w3", "--ends", "never"], "ends must be one of"),
+        (["--prompt", "w3", "--ends", "never"], "ends"),
         (["--prompt", "w3", "--infill"], "has no gap"),
         (["--prompt", "w3", "--infill", "--chat"], "--infill or --chat"),
         (["--prompt", "w3", "--json", "--lines"], "--json or --lines"),
         (["--prompt", "w3", "--lenght", "8"], "did you mean '--length'"),
-        (["--prompt", "w3", "--token-temperature", "-1"], "must not be negative"),
+        (["--prompt", "w3", "--token-temperature", "-1"], "token_temperature: expected"),
     ],
 )
-def test_one_line_and_exit_code_2(
-    generate_command: Callable[..., Any], tmp_path: Path, options: list[str], said: str
+def test_errors_are_one_line_with_exit_code_2(
+    generate_command: Callable[..., Any], tmp_path: Path, options: list[str], message: str
 ) -> None:
     (tmp_path / "bare").mkdir()
     (tmp_path / "bad.jsonl").write_text('{"prompt": "w3"}\n{"prompt": \n')
@@ -316,7 +324,7 @@ def test_one_line_and_exit_code_2(
     (tmp_path / "empty.jsonl").write_text("\n")
     code, out, err = generate_command(*options)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 

@@ -30,16 +30,16 @@ def follow(order: Tensor, length: int) -> Scheduler:
     return lambda view: scores[view.rows]
 
 
-def test_every_order_of_the_oracle_gives_the_joint() -> None:
+def test_every_order_gives_the_joint_probability() -> None:
     """The chain rule, forwards and backwards: 24 orders of 4 positions, sequences likely and unlikely."""
     oracle, orders = JointTable(length=4, tokens=3), all_orders(4)
     canvas = torch.full((len(orders), 4), oracle.mask_id)
     for place in (0, 17, 44, 80, int(oracle.joint.argmax()), int(oracle.joint.argmin())):
         target = oracle.sequences()[place].expand(len(orders), -1)
         exact = oracle.joint.flatten()[place].log().float().expand(len(orders))
-        path = unmask(oracle, follow(orders, 4), Canvas(canvas, target=target), forced=True)
-        assert torch.equal(path.order, orders)
-        torch.testing.assert_close(path.total_logp, exact, atol=1e-5, rtol=0)
+        trajectory = unmask(oracle, follow(orders, 4), Canvas(canvas, target=target), forced=True)
+        assert torch.equal(trajectory.order, orders)
+        torch.testing.assert_close(trajectory.total_logp, exact, atol=1e-5, rtol=0)
         torch.testing.assert_close(trajectory_logp(oracle, target, orders).sum(1), exact, atol=1e-5, rtol=0)
 
 
@@ -65,22 +65,26 @@ def test_likelihoods_sum_to_one(name: str, decoding: Decoding) -> None:
     target = torch.tensor(list(itertools.product(range(3), repeat=4)))
     canvas = torch.full_like(target, denoiser.mask_id)
     seeds = torch.full((len(target),), 5)
-    path = unmask(denoiser, load_scheduler(name), Canvas(canvas, target=target, seeds=seeds), decoding, forced=True)
-    assert path.total_logp.double().exp().sum().item() == pytest.approx(1, abs=1e-5)
+    trajectory = unmask(
+        denoiser, load_scheduler(name), Canvas(canvas, target=target, seeds=seeds), decoding, forced=True
+    )
+    assert trajectory.total_logp.double().exp().sum().item() == pytest.approx(1, abs=1e-5)
 
 
-def test_an_oracle_scheduler_does_peek() -> None:
+def test_an_oracle_scheduler_reads_the_target() -> None:
     denoiser = CountingTable(vocabulary=4, mask_id=3)
     target = torch.tensor(list(itertools.product(range(3), repeat=4)))
-    path = unmask(denoiser, load_scheduler("gt_logp"), Canvas(torch.full_like(target, 3), target=target), forced=True)
-    assert abs(path.total_logp.exp().sum().item() - 1) > 1e-3
+    trajectory = unmask(
+        denoiser, load_scheduler("gt_logp"), Canvas(torch.full_like(target, 3), target=target), forced=True
+    )
+    assert abs(trajectory.total_logp.exp().sum().item() - 1) > 1e-3
 
 
 def test_the_joint_is_recovered() -> None:
     oracle = JointTable(length=4, tokens=3, seed=2)
     target = oracle.sequences()
-    path = unmask(oracle, confidence, Canvas(torch.full_like(target, oracle.mask_id), target=target), forced=True)
-    torch.testing.assert_close(path.total_logp.double().exp(), oracle.joint.flatten(), atol=1e-7, rtol=1e-4)
+    trajectory = unmask(oracle, confidence, Canvas(torch.full_like(target, oracle.mask_id), target=target), forced=True)
+    torch.testing.assert_close(trajectory.total_logp.double().exp(), oracle.joint.flatten(), atol=1e-7, rtol=1e-4)
     # In one step the likelihood is the product of the marginals instead.
     once = unmask(
         oracle,
@@ -96,16 +100,16 @@ def test_the_joint_is_recovered() -> None:
 
 @pytest.mark.parametrize("rows_at_once", [1, 3, 256])
 @pytest.mark.parametrize("decoding", [Decoding(), Decoding(block=4, steps=5), Decoding(steps=2, order_temperature=1.0)])
-def test_a_given_order_is_the_loop_along_it(decoding: Decoding, rows_at_once: int) -> None:
+def test_trajectory_logp_of_a_given_order_matches_the_loop(decoding: Decoding, rows_at_once: int) -> None:
     denoiser = CountingTable()
     tokens, target = puzzles(denoiser, 7, 9)
-    path = unmask(denoiser, margin, Canvas(tokens, target=target), decoding, forced=True)
+    trajectory = unmask(denoiser, margin, Canvas(tokens, target=target), decoding, forced=True)
     states = {tuple(canvas) for batch in denoiser.canvases for canvas in batch.tolist()}
     before = denoiser.forwarded
-    logp = trajectory_logp(denoiser, target, path.order, path.step, rows_at_once=rows_at_once)
-    assert torch.equal(logp, path.logp)
-    assert denoiser.forwarded - before == len(states) <= path.denoiser_calls
-    assert sum(denoiser.priced[-math.ceil(len(states) / rows_at_once) :]) == int(path.reveals.sum())
+    logp = trajectory_logp(denoiser, target, trajectory.order, trajectory.step, rows_at_once=rows_at_once)
+    assert torch.equal(logp, trajectory.logp)
+    assert denoiser.forwarded - before == len(states) <= trajectory.denoiser_calls
+    assert sum(denoiser.priced[-math.ceil(len(states) / rows_at_once) :]) == int(trajectory.reveals.sum())
 
 
 def test_without_steps_each_reveal_is_its_own() -> None:
@@ -157,13 +161,13 @@ def test_padding_and_likelihoods(left: bool) -> None:
     assert (both[1] - both[0]).abs().max() > 1e-3  # the same tokens with another mask are another state
 
 
-def test_what_stays_hidden_stays_hidden() -> None:
-    """A path that leaves positions hidden: its own canvas is the target of its likelihood."""
+def test_positions_that_are_no_candidates_stay_hidden() -> None:
+    """A trajectory that leaves positions hidden: its own canvas is the target of its likelihood."""
     denoiser = CountingTable()
     tokens = torch.full((1, 7), denoiser.mask_id)
     candidates = torch.tensor([[True, False, True, True, False, True, True]])
-    path = unmask(denoiser, confidence, Canvas(tokens, candidates=candidates))
-    assert torch.equal(trajectory_logp(denoiser, path.tokens, path.order, path.step), path.logp)
+    trajectory = unmask(denoiser, confidence, Canvas(tokens, candidates=candidates))
+    assert torch.equal(trajectory_logp(denoiser, trajectory.tokens, trajectory.order, trajectory.step), trajectory.logp)
 
 
 def test_orders_are_checked() -> None:
@@ -178,11 +182,11 @@ def test_orders_are_checked() -> None:
 def test_rank_inverts_the_order() -> None:
     denoiser = CountingTable()
     tokens, _ = puzzles(denoiser, 5, 8)
-    path = unmask(denoiser, confidence, tokens)
-    for row, k in torch.nonzero(path.order >= 0).tolist():
-        assert path.rank[row, path.order[row, k]] == k
-    assert torch.equal(path.rank >= 0, tokens == denoiser.mask_id)
-    assert torch.equal(path.reveals, (tokens == denoiser.mask_id).sum(1))
+    trajectory = unmask(denoiser, confidence, tokens)
+    for row, k in torch.nonzero(trajectory.order >= 0).tolist():
+        assert trajectory.rank[row, trajectory.order[row, k]] == k
+    assert torch.equal(trajectory.rank >= 0, tokens == denoiser.mask_id)
+    assert torch.equal(trajectory.reveals, (tokens == denoiser.mask_id).sum(1))
 
 
 def test_the_view_hides_the_target_from_all_but_oracles() -> None:

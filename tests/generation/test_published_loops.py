@@ -131,7 +131,7 @@ def ids(prompt: str) -> list[int]:
 
 
 def revealed(done: Generation) -> list[list[int]]:
-    return [row[inside].tolist() for row, inside in zip(done.path.tokens, done.canvas.region, strict=True)]
+    return [row[inside].tolist() for row, inside in zip(done.trajectory.tokens, done.canvas.region, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def revealed(done: Generation) -> list[list[int]]:
 )
 def test_llada(llada: Transformer, length: int, block: int, steps: int, scale: float) -> None:
     """All prompts in one padded batch, against the published loop on each alone."""
-    options: dict[str, Any] = {"length": length, "block": block, "steps": steps, "guidance": scale}
-    ours = generate(llada, words(31), PROMPTS, stop_at_end=False, **options)
+    decoding = Decoding(block, steps, guidance=scale)
+    ours = generate(llada, words(31), PROMPTS, decoding=replace(decoding, stop_at_end=False), length=length)
     theirs = [llada_loop(llada, ids(prompt), length, block, steps, scale) for prompt in PROMPTS]
     assert revealed(ours) == theirs
     assert len({tuple(row) for row in theirs}) == len(PROMPTS)  # the prompts matter
     # Stopping at the end token changes nothing before it.
-    stopped = generate(llada, words(31, eos=27), PROMPTS, **options)
+    stopped = generate(llada, words(31, eos=27), PROMPTS, decoding=decoding, length=length)
     for row, whole in zip(revealed(stopped), theirs, strict=True):
         end = whole.index(27) if 27 in whole else len(whole)
         assert row[:end] == whole[:end]
@@ -154,7 +154,7 @@ def test_llada(llada: Transformer, length: int, block: int, steps: int, scale: f
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("length", "steps"), [(10, 10), (16, 8), (12, 5), (9, 2)])
 def test_dream(dream: Transformer, length: int, steps: int, rule: str) -> None:
-    ours = generate(dream, words(), PROMPTS, length=length, steps=steps, scheduler=RULES[rule], stop_at_end=False)
+    ours = generate(dream, words(), PROMPTS, RULES[rule], Decoding(steps=steps, stop_at_end=False), length=length)
     raw = unshifted(dream)
     assert revealed(ours) == [dream_loop(raw, ids(prompt), length, steps, rule, published=False) for prompt in PROMPTS]
 
@@ -168,13 +168,13 @@ def test_dream_with_its_own_counts(dream: Transformer, length: int, steps: int, 
     def published(view: View, keys: Tensor, quota: Tensor) -> Tensor:
         return pace.top(view, keys, torch.full_like(quota, counts[view.step]))
 
-    options: dict[str, Any] = {"length": length, "scheduler": RULES[rule], "pace": published, "stop_at_end": False}
-    ours = generate(dream, words(), PROMPTS, **options)
+    decoding = Decoding(pace=published, stop_at_end=False)
+    ours = generate(dream, words(), PROMPTS, RULES[rule], decoding, length=length)
     raw = unshifted(dream)
     assert revealed(ours) == [dream_loop(raw, ids(prompt), length, steps, rule, published=True) for prompt in PROMPTS]
 
 
-def test_what_dream_does_with_a_step_per_token() -> None:
+def test_dreams_published_counts_per_step() -> None:
     assert dream_counts(16, 16, published=True) == [0, *[1] * 14, 2]
     assert dream_counts(128, 128, published=True)[0] == 0
     assert dream_counts(128, 128, published=True)[-1] == 2
@@ -226,8 +226,9 @@ def test_llada_itself(llada: Transformer, length: int, block: int, steps: int, s
         AsPublished(llada), canvas.tokens[:, :-length], canvas.attention[:, :-length].long(),
         steps=steps, gen_length=length, block_length=block, cfg_scale=scale, mask_id=llada.mask_id,
     )  # fmt: skip
-    options: dict[str, Any] = {"length": length, "block": block, "steps": steps, "guidance": scale}
-    assert revealed(generate(llada, words(31), PROMPTS, stop_at_end=False, **options)) == tokens[:, -length:].tolist()
+    decoding = Decoding(block, steps, guidance=scale, stop_at_end=False)
+    ours = generate(llada, words(31), PROMPTS, decoding=decoding, length=length)
+    assert revealed(ours) == tokens[:, -length:].tolist()
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -258,7 +259,9 @@ def test_the_loop_without_text_agrees(llada: Transformer) -> None:
     """``generate`` adds canvases and words, nothing else: the bare loop reveals the same."""
     canvas = prompt_canvas(llada, words(31), PROMPTS, 12)
     decoding = Decoding(block=4, steps=6, stop_at_end=False)
-    path = unmask(llada, confidence, Canvas(canvas.tokens, region=canvas.region, attention=canvas.attention), decoding)
-    done = generate(llada, words(31), PROMPTS, length=12, block=4, steps=6, stop_at_end=False)
-    assert torch.equal(path.tokens, done.path.tokens)
-    assert torch.equal(path.order, done.path.order)
+    trajectory = unmask(
+        llada, confidence, Canvas(canvas.tokens, region=canvas.region, attention=canvas.attention), decoding
+    )
+    done = generate(llada, words(31), PROMPTS, decoding=decoding, length=12)
+    assert torch.equal(trajectory.tokens, done.trajectory.tokens)
+    assert torch.equal(trajectory.order, done.trajectory.order)

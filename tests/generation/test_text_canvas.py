@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from support.families import LLADA
 from support.tokenizers import Ids, dream_files, wordpieces, words
-from unmask.generation.text_canvas import completions, gap_canvas, load_tokenizer, prompt_canvas, whole_texts
+from unmask.generation.text_canvas import as_turns, completions, gap_canvas, load_tokenizer, prompt_canvas, whole_texts
 from unmask.report.terminal.text import Pieces
 
 
@@ -44,13 +44,11 @@ def test_special_tokens_stand_around_prompt_and_answer() -> None:
 
 def test_chat_templates() -> None:
     tokenizer = words(chat=True, bos=4)
-    canvas = prompt_canvas(Ids(), tokenizer, ["w5", [{"role": "user", "content": "w6"}] * 2], length=1, chat=True)
+    canvas = prompt_canvas(Ids(), tokenizer, [as_turns("w5"), as_turns("w6") * 2], length=1)
     # The template has the special tokens that it wants: none is put before it.
     assert canvas.tokens.tolist() == [[27, 27, 27, 1, 5, 2, 3, 29], [1, 6, 2, 1, 6, 2, 3, 29]]
     with pytest.raises(ValueError, match="no chat template"):
-        prompt_canvas(Ids(), words(), ["w5"], length=1, chat=True)
-    with pytest.raises(ValueError, match="switch chat on"):
-        prompt_canvas(Ids(), tokenizer, [[{"role": "user", "content": "w6"}]], length=1)
+        prompt_canvas(Ids(), words(), [as_turns("w5")], length=1)
 
 
 def test_gaps_begin_in_one_column() -> None:
@@ -76,7 +74,7 @@ def test_gaps_begin_in_one_column() -> None:
     assert bert.tokens.tolist() == [[0, 2, 4, 6, 3], [2, 5, 4, 12, 3]]
 
 
-def test_the_gap_has_the_space_before_it(tmp_path: Path) -> None:
+def test_a_gap_includes_the_space_before_it(tmp_path: Path) -> None:
     """In byte-level vocabularies a word has its space in front: left behind, it would be a token of its own."""
     tokenizer = load_tokenizer(dream_files(tmp_path))
     the, cat = tokenizer.encode("the cat")
@@ -91,7 +89,7 @@ def test_the_gap_has_the_space_before_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("build", "message"),
     [
         (lambda: prompt_canvas(Ids(), words(), [], 1), "at least one prompt"),
         (lambda: prompt_canvas(Ids(), words(), "w1", 1), "expected a list"),
@@ -103,9 +101,9 @@ def test_the_gap_has_the_space_before_it(tmp_path: Path) -> None:
         (lambda: gap_canvas(Ids(), words(), []), "at least one text"),
     ],
 )
-def test_what_is_refused(ask: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ask()
+def test_what_is_refused(build: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
 
 
 def test_a_tokenizer_of_another_model_is_refused() -> None:
@@ -134,7 +132,7 @@ def metaspace() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<e>")
 
 
-def test_pieces_are_what_tokens_add(tmp_path: Path) -> None:
+def test_pieces_are_the_text_that_tokens_add(tmp_path: Path) -> None:
     assert [Pieces(metaspace())(i) for i in (1, 2, 3)] == [" cat", "s", " on"]
     assert [Pieces(wordpieces())(i) for i in (6, 9, 12)] == [" cat", "s", "."]
     assert [Pieces(words())(i) for i in (4, 5)] == [" w4", " w5"]

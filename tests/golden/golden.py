@@ -370,7 +370,7 @@ def texts(folder: Path) -> Entries:
                 infill(denoiser, tokenizer, GAPS, decoding=decoding, seeds=seeds)
             )
         turns = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
-        made[f"{family} | chat"] = generation(generate(denoiser, tokenizer, turns, length=6, chat=True))
+        made[f"{family} | chat"] = generation(generate(denoiser, tokenizer, turns, length=6))
     denoiser, tokenizer = load_denoiser(bert(folder / "bert")), wordpieces()
     for way, options in PLAIN.items():
         scheduler, decoding, others = split(options)

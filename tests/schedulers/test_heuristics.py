@@ -118,9 +118,9 @@ def test_top_k_random_is_uniform_over_the_most_confident(k: int) -> None:
 def test_softmax_confidence_draws_in_proportion() -> None:
     logits, tau = torch.tensor([[0.0, 1.0, 0], [0.0, 1.2, 0], [0.9, 0.0, 0]]), 0.05
     denoiser, rows = Fixed(logits, mask_id=2), 4000
-    path = unmask(denoiser, softmax_confidence(tau), torch.full((rows, 3), 2), record=False)
+    trajectory = unmask(denoiser, softmax_confidence(tau), torch.full((rows, 3), 2), record=False)
     weight = np.array([math.exp(max(p) / tau) for p in distributions(denoiser, [2, 2, 2])])
-    counts = np.bincount(path.order[:, 0].numpy(), minlength=3)
+    counts = np.bincount(trajectory.order[:, 0].numpy(), minlength=3)
     assert stats.chisquare(counts, weight / weight.sum() * rows).pvalue > 1e-3
 
 
@@ -208,8 +208,8 @@ def test_saturated_positions_are_still_ranked(rule: Callable[[View], Tensor], st
     logits = torch.zeros(6, 4)
     logits[:, 1] = gaps
     assert (logits.softmax(1).amax(1) == 1).all()
-    path = unmask(Fixed(logits, mask_id=3), rule, torch.full((1, 6), 3), Decoding(steps=steps))
-    assert path.order[0].tolist() == gaps.argsort(descending=True).tolist()
+    trajectory = unmask(Fixed(logits, mask_id=3), rule, torch.full((1, 6), 3), Decoding(steps=steps))
+    assert trajectory.order[0].tolist() == gaps.argsort(descending=True).tolist()
 
 
 def test_entropy_reveals_the_lowest_first() -> None:
@@ -237,6 +237,6 @@ def test_unpriced_positions_never_matter(name: str) -> None:
 
     loud.needs_truth = getattr(scheduler, "needs_truth", False)  # pyright: ignore[reportFunctionMemberAccess]
     reference = torch.tensor([[0, 1, 2, 4, 5, 6]])
-    paths = [unmask(denoiser, s, Canvas(tokens, target=reference), Decoding(block=3)) for s in (scheduler, loud)]
-    assert torch.equal(paths[0].order, paths[1].order)
-    assert set(paths[0].order[0, :3].tolist()) == {0, 1, 2}
+    trajectories = [unmask(denoiser, s, Canvas(tokens, target=reference), Decoding(block=3)) for s in (scheduler, loud)]
+    assert torch.equal(trajectories[0].order, trajectories[1].order)
+    assert set(trajectories[0].order[0, :3].tolist()) == {0, 1, 2}

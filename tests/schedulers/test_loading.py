@@ -1,4 +1,4 @@
-"""Names to things, and what is said when a name means nothing."""
+"""Schedulers and denoisers by name, and the errors for unknown names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from unmask.assets import MODELS
 from unmask.decoding.paces import load_pace
 from unmask.decoding.protocols import Denoiser
-from unmask.denoisers.folder import save_denoiser
-from unmask.denoisers.loading import load_denoiser, shipped
+from unmask.denoisers.checkpoint import save_denoiser
+from unmask.denoisers.loading import list_denoisers, load_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.names import did_you_mean
 from unmask.schedulers.heuristics import confidence
@@ -19,12 +19,12 @@ from unmask.schedulers.loading import SCHEDULERS, load_scheduler
 from unmask.schedulers.policy import OrderPolicy
 
 
-def test_something_ships() -> None:
-    assert "sudoku-9x9-imperfect" in shipped()
+def test_denoisers_ship_with_the_package() -> None:
+    assert "sudoku-9x9-imperfect" in list_denoisers()
 
 
-@pytest.mark.parametrize("name", shipped())
-def test_what_ships_is_a_frozen_denoiser(name: str) -> None:
+@pytest.mark.parametrize("name", list_denoisers())
+def test_shipped_denoisers_are_frozen(name: str) -> None:
     denoiser = load_denoiser(name)
     assert isinstance(denoiser, Denoiser)
     assert not denoiser.training
@@ -62,12 +62,12 @@ def test_unknown_denoisers(name: str | Path, message: str) -> None:
         load_denoiser(name)
 
 
-def test_folders_that_hold_none(tmp_path: Path) -> None:
+def test_folders_without_a_denoiser(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"with config\.json and model\.safetensors"):
         load_denoiser(str(tmp_path))
 
 
-def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **options: object) -> str:
         raise OSError("no network\nsecond line")
 
@@ -120,13 +120,13 @@ def test_unknown_schedulers_and_paces() -> None:
     assert callable(load_pace("threshold:p=0.5"))
 
 
-def test_only_what_is_near_is_suggested() -> None:
+def test_only_near_names_are_suggested() -> None:
     assert did_you_mean("margn", ["margin", "entropy"]) == "; did you mean 'margin'?"
     assert did_you_mean("xyz", ["margin", "entropy"]) == ""
 
 
-def test_every_shipped_denoiser_has_its_learned_order() -> None:
-    for name in shipped():
+def test_every_shipped_denoiser_has_a_policy() -> None:
+    for name in list_denoisers():
         denoiser = load_denoiser(name)
         policy = load_scheduler("sas", denoiser, name)
         assert isinstance(policy, OrderPolicy)

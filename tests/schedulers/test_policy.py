@@ -11,12 +11,13 @@ import torch
 
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Canvas, Scheduler, View
+from unmask.decoding.protocols import Canvas, Scheduler, View, scheduler
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.heuristics import confidence, uncertainty
-from unmask.schedulers.policy import KINDS, OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.tasks.sudoku import apply, generate, random_symmetries
 
+KINDS = ("mlp", "transformer", "hidden", "grid")
 DENOISER = load_denoiser("sudoku-9x9-imperfect")
 
 
@@ -40,7 +41,7 @@ def boards(count: int, clues: int = 45) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("base", [confidence, uncertainty])
-def test_an_untrained_policy_is_the_order_of_its_base(kind: str, base: Scheduler) -> None:
+def test_an_untrained_policy_ranks_as_its_base_does(kind: str, base: Scheduler) -> None:
     tokens, _ = boards(3)
     ours, theirs = (unmask(DENOISER, s, tokens) for s in (policy_of(kind, base=base.__name__), base))  # pyright: ignore
     assert torch.equal(ours.order, theirs.order)
@@ -65,7 +66,7 @@ def test_scores_do_not_depend_on_the_target(kind: str) -> None:
 def test_recorded_observations_reproduce_the_scores(kind: str) -> None:
     tokens, target = boards(3)
     policy = stirred(kind)
-    path = unmask(
+    trajectory = unmask(
         DENOISER,
         policy,
         Canvas(tokens, target=target),
@@ -73,13 +74,13 @@ def test_recorded_observations_reproduce_the_scores(kind: str) -> None:
         forced=True,
         observe=policy.observe,
     )
-    states = path.states
+    states = trajectory.states
     assert states is not None
     again = policy.score(states.observed).masked_fill(~states.eligible, -torch.inf)
     assert torch.allclose(again, states.scores, atol=1e-4)
     logv = policy.logv(again, states.observed)
     taken = logv[states.revealed]
-    recorded = torch.stack([path.order_logp[r, k] for r, k in zip(states.row, states.step, strict=True)])
+    recorded = torch.stack([trajectory.order_logp[r, k] for r, k in zip(states.row, states.step, strict=True)])
     assert torch.allclose(taken, recorded, atol=1e-4)
 
 
@@ -127,7 +128,7 @@ def test_padding_does_not_change_the_scores_of_a_transformer_policy() -> None:
     assert torch.allclose(policy.score(padded)[:, :6], policy.score(seen), atol=1e-5)
 
 
-def test_saved_policy_comes_back_and_says_what_it_is(tmp_path: Path) -> None:
+def test_a_saved_policy_loads_with_its_configuration(tmp_path: Path) -> None:
     policy = stirred("grid")
     policy.save_pretrained(tmp_path)
     again = OrderPolicy.from_pretrained(tmp_path)
@@ -149,8 +150,8 @@ def test_a_denoiser_that_does_not_fit_is_refused() -> None:
     [
         ({"kind": "oracle"}, "kind"),
         ({"kind": "mlp", "features": ("luck",)}, "luck"),
-        ({"kind": "mlp", "temperature": 0.0}, "positive"),
-        ({"kind": "mlp", "base": "luck"}, "base must be one of confidence, uncertainty"),
+        ({"kind": "mlp", "temperature": 0.0}, "temperature"),
+        ({"kind": "mlp", "base": "luck"}, "base: expected 'confidence' or 'uncertainty'"),
     ],
 )
 def test_bad_configurations_are_refused(options: dict[str, object], message: str) -> None:
@@ -159,39 +160,37 @@ def test_bad_configurations_are_refused(options: dict[str, object], message: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_blocks_the_head_is_computed_where_the_policy_looks(kind: str) -> None:
-    """A position-wise policy chooses alike whether the rest is priced or not, and does not ask for it."""
+def test_policies_price_only_the_positions_that_they_read(kind: str) -> None:
+    """A position-wise policy chooses alike whether the rest is priced or not, and does not need it."""
     tokens, _ = boards(2)
     policy = stirred(kind)
     rows: list[int] = []
 
-    def counting(view: View) -> torch.Tensor:
+    def count(view: View) -> torch.Tensor:
         rows.append(len(view.at[0]))
         return policy(view)
 
-    counting.whole = True  # pyright: ignore
-    all_priced = unmask(DENOISER, counting, tokens, Decoding(block=9))
+    all_priced = unmask(DENOISER, scheduler(prices_all=True)(count), tokens, Decoding(block=9))
     priced, rows[:] = sum(rows), []
-    counting.whole = policy.whole  # pyright: ignore
-    as_asked = unmask(DENOISER, counting, tokens, Decoding(block=9))
-    assert torch.equal(all_priced.order, as_asked.order) and torch.equal(all_priced.tokens, as_asked.tokens)
+    as_needed = unmask(DENOISER, scheduler(prices_all=policy.prices_all)(count), tokens, Decoding(block=9))
+    assert torch.equal(all_priced.order, as_needed.order) and torch.equal(all_priced.tokens, as_needed.tokens)
     assert (sum(rows) < priced) == (kind in ("mlp", "hidden"))
 
 
-def test_a_blockwise_transformer_asks_for_its_block_alone() -> None:
+def test_a_blockwise_transformer_prices_only_its_block() -> None:
     tokens, _ = boards(2)
     rows: dict[bool, int] = {}
     for blockwise in (False, True):
         policy = policy_of("transformer", blockwise=blockwise)
         torch.nn.init.normal_(policy.network.readout.weight, generator=torch.Generator().manual_seed(1))
-        path = unmask(
+        trajectory = unmask(
             DENOISER,
             policy,
             tokens,
             Decoding(block=9),
             on_step=lambda s, b=blockwise: rows.update({b: rows.get(b, 0) + len(s.view.at[0])}),
         )
-        assert int(path.reveals.sum()) == int((tokens == 0).sum())
+        assert int(trajectory.reveals.sum()) == int((tokens == 0).sum())
     assert rows[True] < rows[False] / 2
     with pytest.raises(ValueError, match="whole board"):
         PolicyConfig(kind="grid", blockwise=True)

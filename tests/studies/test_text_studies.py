@@ -15,7 +15,7 @@ from support.studies import run
 from support.studies import text as cell
 from support.text_problems import Truthful, tiny
 from unmask.decoding.options import Decoding
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, Row, evaluate
 from unmask.schedulers.loading import load_scheduler

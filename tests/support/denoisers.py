@@ -27,7 +27,7 @@ class Runaway(AssertionError):
 
 
 class Counting(ABC):
-    """What the denoisers here share: ids, and counts of what is asked of them."""
+    """What the denoisers here share: ids, and counts of their calls."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ def view_of(
     block: int | None = None,
     **rest: Any,
 ) -> View:
-    """The view of a first step, put together by hand; every hidden position is eligible unless told otherwise."""
+    """The view of a first step, put together by hand; every hidden position is eligible by default."""
     hidden = tokens.eq(denoiser.mask_id)
     eligible = hidden if eligible is None else eligible
     index = torch.arange(tokens.shape[1]).expand_as(tokens) if index is None else index

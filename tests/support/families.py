@@ -102,7 +102,7 @@ ILLADA = {
 CONFIGS: dict[str, dict[str, Any] | None] = {"llada": LLADA, "illada": ILLADA, "dream": DREAM, "smdm": None}
 MASKS = {"llada": MASK, "illada": 5, "dream": MASK, "smdm": 31}
 SMDM = {"width": 128, "ffn": 40, "layers": 2, "rows": 32}
-"""The smallest width whose heads (of 64) are told from the shapes."""
+"""The smallest width whose heads (of 64) are inferred from the shapes."""
 
 
 def shapes(family: str, config: dict[str, Any] | None = None) -> dict[str, tuple[int, ...]]:

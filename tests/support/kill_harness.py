@@ -1,4 +1,4 @@
-"""Runs killed with SIGKILL at random moments and resumed: the end must equal, bit for bit, that of a run nobody killed.
+"""Runs killed with SIGKILL at random moments and resumed: the end must equal, bit for bit, that of an uninterrupted run.
 
     python tests/kill_harness.py --kills 100 --seed 0
 
@@ -304,16 +304,16 @@ def main() -> None:
     words.add_argument("--kills", type=int, default=100, help="of each job")
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--only", choices=sorted(JOBS), help="one job")
-    asked = words.parse_args()
-    jobs = [asked.only] if asked.only else list(JOBS)
+    options = words.parse_args()
+    jobs = [options.only] if options.only else list(JOBS)
     warm_up(jobs)
     total = 0
     with tempfile.TemporaryDirectory() as place:
         for job in jobs:
-            outcome = harass(job, Path(place), asked.kills, asked.seed)
+            outcome = harass(job, Path(place), options.kills, options.seed)
             total += outcome.kills
             killed = f"{outcome.kills} kills, {outcome.in_save} of them inside a save, in {outcome.runs} runs"
-            print(f"{job}: {killed}; all ended as the run nobody killed; {outcome.seconds:.0f} s", flush=True)
+            print(f"{job}: {killed}; all ended as the uninterrupted run; {outcome.seconds:.0f} s", flush=True)
     print(f"{total} kills in all")
 
 

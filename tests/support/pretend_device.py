@@ -34,7 +34,7 @@ class There(Tensor):
         return made
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        return self.inner.untyped_storage()  # where its bytes are, for whoever writes them to a file
+        return self.inner.untyped_storage()  # where its bytes are, for writing them to a file
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -68,12 +68,12 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     crossing = func in (aten._to_copy.default, aten.copy_.default)
     if there and not crossing and any(not isinstance(tensor, There) and tensor.dim() for tensor in tensors):
         raise RuntimeError(f"{func}: expected all tensors on one device, got {NAME} and cpu")
-    asked = kwargs.get("device")
-    place = asked if asked is not None else THERE if there else torch.device("cpu")
+    given = kwargs.get("device")
+    place = given if given is not None else THERE if there else torch.device("cpu")
     if func is aten._fused_sdp_choice.default:
         return 0  # plain arithmetic: the choice among kernels is the device's own
     plain = tree_map_only(There, lambda tensor: tensor.inner, (args, kwargs))
-    if asked is not None:
+    if given is not None:
         plain[1]["device"] = torch.device("cpu")
     result = func(*plain[0], **plain[1])
     if func._schema.returns and func._schema.is_mutable and isinstance(result, Tensor):

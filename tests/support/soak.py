@@ -89,17 +89,17 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     words.add_argument("--seconds", type=float, default=600.0)
     words.add_argument("--seed", type=int, default=0)
-    asked = words.parse_args()
+    options = words.parse_args()
     torch.set_num_threads(1)
-    config = replace(SMALL, training=replace(SMALL.training, seed=asked.seed))
+    config = replace(SMALL, training=replace(SMALL.training, seed=options.seed))
     with tempfile.TemporaryDirectory() as place:
-        sizes = soak(asked.seconds, Path(place) / "run", config)
+        sizes = soak(options.seconds, Path(place) / "run", config)
     try:
         found = growth(sizes)
     except ValueError as error:
         sys.exit(str(error))
     print(
-        f"{len(sizes)} steps in {asked.seconds:.0f} s; resident {sizes[0] / MEGABYTE:.1f} MB after the first step, "
+        f"{len(sizes)} steps in {options.seconds:.0f} s; resident {sizes[0] / MEGABYTE:.1f} MB after the first step, "
         f"{sizes[-1] / MEGABYTE:.1f} MB after the last; {found.per_step:.0f} bytes per step "
         f"[{found.low:.0f}, {found.high:.0f}] over the last {found.steps} steps"
     )

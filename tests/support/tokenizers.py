@@ -64,7 +64,7 @@ def dream_files(folder: Path) -> Path:
 
 @dataclass
 class Ids:
-    """All that canvases ask of a denoiser."""
+    """What canvases need of a denoiser."""
 
     mask_id: int = 29
     pad_id: int | None = 27

@@ -42,14 +42,14 @@ def new_page(browser: Any, width: int, height: int, **options: Any) -> Any:
 
 
 def expect(what: Any) -> Any:
-    """Playwright's assertions, which wait: for whatever a page does not do in the same breath as it is asked to."""
+    """Playwright's assertions, which wait for what a page does later."""
     from playwright.sync_api import expect as expected
 
     return expected(what)
 
 
 def listen(page: Any, heard: list[str], allowed: Callable[[str], bool]) -> None:
-    """Note what a page complains of, and what it asks of others than it is allowed to."""
+    """Note what a page complains of, and its requests to addresses that are not allowed."""
     page.on("console", lambda message: heard.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: heard.append(f"error: {error}"))
     page.on("request", lambda request: None if allowed(request.url) else heard.append(f"request: {request.url[:80]}"))

@@ -17,7 +17,7 @@ from support.text_problems import Truthful, tiny
 from unmask.cli.evaluate import evaluate_command
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Problems, Task, View
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.evaluation.evaluate import evaluate
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler

@@ -9,14 +9,14 @@ import torch
 
 from support.canvases import canvases
 from support.denoisers import opinionated
+from support.tables import TableDenoiser
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.denoisers.loading import load_denoiser, shipped
+from unmask.denoisers.loading import list_denoisers, load_denoiser
 from unmask.schedulers.heuristics import confidence
 from unmask.theory import claims, expected_return, lattice, log_p_seq, scheduler_logv, table_claims
-from unmask.theory.claim import check
+from unmask.theory.claims_on_tables import check
 from unmask.theory.enumerable import (
-    TableDenoiser,
     block_correlation,
     conditionals,
     entropy,
@@ -58,7 +58,7 @@ def test_perfect_conditionals_multiply_to_the_law_along_every_order() -> None:
     )
 
 
-def test_forced_reads_the_state_that_reveals_the_sequence() -> None:
+def test_forced_tables_read_the_teacher_forced_states() -> None:
     table = _table()
     logp = forced(table, V)
     x, subset = [1, 0, 1], 0b101  # positions 0 and 2 revealed
@@ -67,7 +67,7 @@ def test_forced_reads_the_state_that_reveals_the_sequence() -> None:
     assert float(logp[5, subset, 0]) == -math.inf
 
 
-def test_a_table_survives_the_denoiser_protocol() -> None:
+def test_a_table_as_a_denoiser_gives_back_its_table() -> None:
     table = _table(1)
     denoiser = TableDenoiser(table)
     hidden = torch.full((N,), V)
@@ -88,15 +88,14 @@ def test_sampled_sequences_follow_p_seq() -> None:
     logv = forced(scheduler_table(denoiser, hidden, confidence, 0.5), V)
     p_seq = log_p_seq(forced(denoiser.table, V), logv).exp()
     assert float(p_seq.sum()) == pytest.approx(1)
-    path = unmask(
+    trajectory = unmask(
         denoiser,
         confidence,
         hidden.repeat(draws, 1),
         Decoding(order_temperature=0.5, token_temperature=1.0),
-        generator=torch.Generator().manual_seed(0),
         record=False,
     )
-    seen = torch.bincount((path.tokens * torch.tensor([4, 2, 1])).sum(1), minlength=8) / draws
+    seen = torch.bincount((trajectory.tokens * torch.tensor([4, 2, 1])).sum(1), minlength=8) / draws
     error = (p_seq * (1 - p_seq) / draws).sqrt()
     assert bool(((seen - p_seq).abs() < 4.5 * error).all())
 
@@ -160,7 +159,7 @@ def test_claims_hold_on_a_random_denoiser() -> None:
     assert elbo.right == pytest.approx(mean) and elbo.left > elbo.right + 1e-3
 
 
-@pytest.mark.skipif("sudoku-4x4" not in shipped(), reason="the package ships no sudoku-4x4 denoiser")
+@pytest.mark.skipif("sudoku-4x4" not in list_denoisers(), reason="the package ships no sudoku-4x4 denoiser")
 def test_claims_hold_on_the_shipped_denoiser() -> None:
     found = claims(load_denoiser("sudoku-4x4"), canvases(2, 8, seed=6), seed=1)
     assert [claim for claim in found if not claim.holds] == []

@@ -5,6 +5,7 @@ import torch
 
 from support.canvases import canvases
 from support.denoisers import opinionated
+from support.tables import tabular_scheduler
 from unmask.decoding.loop import trajectory_logp, unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Scheduler, View
@@ -21,7 +22,6 @@ from unmask.theory import (
     policy_gradient,
     return_variance,
     scheduler_logv,
-    tabular,
     worst_order,
 )
 from unmask.theory.lattice import revealed
@@ -44,25 +44,27 @@ def test_lattice_prices_every_state_as_the_loop_does() -> None:
 )
 def test_greedy_policy_on_the_lattice_is_the_decoded_order(scheduler: Scheduler) -> None:
     denoiser, canvas = opinionated(1), canvases(3, 5, seed=2)
-    path = unmask(
+    trajectory = unmask(
         denoiser, scheduler, Canvas(canvas.tokens, target=canvas.target, seeds=torch.full((3,), 11)), forced=True
     )
     for row in range(3):
         grid = lattice(denoiser, canvas.tokens[row], canvas.truth[row])
         logv = scheduler_logv(grid, scheduler, 0.0, seed=11)
-        step = torch.searchsorted(grid.positions, path.order[row])
+        step = torch.searchsorted(grid.positions, trajectory.order[row])
         assert float(along(logv, step[None])[0]) == 0
-        assert float(log_p_seq(grid.logp, logv)) == pytest.approx(float(path.total_logp[row]), abs=1e-4)
+        assert float(log_p_seq(grid.logp, logv)) == pytest.approx(float(trajectory.total_logp[row]), abs=1e-4)
 
 
 def test_decoded_choices_have_the_lattice_probability() -> None:
     denoiser, canvas = opinionated(2), canvases(1, 4)
     grid = lattice(denoiser, canvas.tokens[0], canvas.truth[0])
     tokens, target = canvas.tokens.repeat(50, 1), canvas.truth.repeat(50, 1)
-    path = unmask(denoiser, confidence, Canvas(tokens, target=target), Decoding(order_temperature=0.5), forced=True)
-    steps = torch.searchsorted(grid.positions, path.order)
+    trajectory = unmask(
+        denoiser, confidence, Canvas(tokens, target=target), Decoding(order_temperature=0.5), forced=True
+    )
+    steps = torch.searchsorted(grid.positions, trajectory.order)
     logv = scheduler_logv(grid, confidence, 0.5)
-    assert torch.allclose(along(logv, steps), path.order_logp.double().sum(1), atol=1e-4)
+    assert torch.allclose(along(logv, steps), trajectory.order_logp.double().sum(1), atol=1e-4)
 
 
 def test_sampled_returns_agree_with_the_exact_mean_and_gradient() -> None:
@@ -71,21 +73,20 @@ def test_sampled_returns_agree_with_the_exact_mean_and_gradient() -> None:
     grid = lattice(denoiser, canvas.tokens[0], canvas.truth[0])
     scores = torch.randn(16, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     logv = choice_logp(scores.masked_fill(revealed(4), -torch.inf), tau)
-    path = unmask(
+    trajectory = unmask(
         denoiser,
-        tabular(grid, scores),
+        tabular_scheduler(grid, scores),
         Canvas(canvas.tokens.repeat(draws, 1), target=canvas.truth.repeat(draws, 1)),
         Decoding(order_temperature=tau),
         forced=True,
-        generator=torch.Generator().manual_seed(1),
         record=False,
     )
-    returns = path.total_logp.double()
+    returns = trajectory.total_logp.double()
     exact, error = float(expected_return(grid.logp, logv)), (float(return_variance(grid.logp, logv)) / draws) ** 0.5
     assert abs(float(returns.mean()) - exact) < 4 * error
     leaf = scores.clone().requires_grad_()
     policy = choice_logp(leaf.masked_fill(revealed(4), -torch.inf), tau)
-    steps = torch.searchsorted(grid.positions, path.order)
+    steps = torch.searchsorted(grid.positions, trajectory.order)
     ((returns - exact) * along(policy, steps)).mean().backward()
     assert leaf.grad is not None
     gradient = policy_gradient(grid.logp, logv, tau)
@@ -151,8 +152,8 @@ def test_oracles_reach_the_ends_of_the_scale(exact: int, block: int | None) -> N
 
 def test_oracles_plan_once_and_their_calls_count() -> None:
     denoiser, canvas = opinionated(), canvases(2, 4)
-    path = unmask(denoiser, best(), Canvas(canvas.tokens, target=canvas.target), forced=True)
-    assert path.denoiser_calls == 2 * (4 + 2**4 - 1)
+    trajectory = unmask(denoiser, best(), Canvas(canvas.tokens, target=canvas.target), forced=True)
+    assert trajectory.denoiser_calls == 2 * (4 + 2**4 - 1)
     with pytest.raises(ValueError, match="oracle"):
         unmask(denoiser, best(), canvas.tokens)
     with pytest.raises(ValueError, match="exact must be"):

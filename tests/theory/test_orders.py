@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from unmask.theory.lattice import revealed, uniform_logv
+from unmask.theory.lattice import revealed
 from unmask.theory.orders import (
     action_values,
     all_orders,
@@ -14,10 +14,8 @@ from unmask.theory.orders import (
     best_order,
     block_return,
     expected_return,
-    importance_bound,
     importance_bounds,
     log_p_seq,
-    order_entropy,
     policy_gradient,
     return_variance,
     sample_orders,
@@ -60,8 +58,6 @@ def test_every_sum_equals_its_enumeration(n: int) -> None:
     assert float(return_variance(logp, logv)) == pytest.approx(spread, abs=1e-10)
     mixture = math.log(sum(p * math.exp(r) for p, r in zip(chance, returns, strict=True)))
     assert float(log_p_seq(logp, logv)) == pytest.approx(mixture, abs=1e-10)
-    entropy = -sum(p * math.log(p) for p in chance)
-    assert float(order_entropy(logv)) == pytest.approx(entropy, abs=1e-10)
     for extreme, pick in ((best_order, max), (worst_order, min)):
         order, value = extreme(logp)
         assert value == pytest.approx(pick(returns), abs=1e-10)
@@ -108,8 +104,8 @@ def test_score_function_estimator_is_unbiased() -> None:
     logp, scores, logv = _problem(n, seed=5)
     leaf = scores.clone().requires_grad_()
     orders = all_orders(n)
-    path = along(choice_logp(leaf, 1.0), orders)
-    (path.detach().exp() * along(logp, orders) * path).sum().backward()
+    trajectory = along(choice_logp(leaf, 1.0), orders)
+    (trajectory.detach().exp() * along(logp, orders) * trajectory).sum().backward()
     assert leaf.grad is not None
     assert torch.allclose(leaf.grad.nan_to_num(0.0), policy_gradient(logp, logv), atol=1e-10)
 
@@ -117,7 +113,6 @@ def test_score_function_estimator_is_unbiased() -> None:
 def test_a_greedy_policy_has_one_order() -> None:
     logp, scores, _ = _problem(5, seed=6)
     greedy = choice_logp(scores, 0.0)
-    assert float(order_entropy(greedy)) == 0
     assert float(return_variance(logp, greedy)) == pytest.approx(0, abs=1e-12)
     assert float(log_p_seq(logp, greedy)) == pytest.approx(float(expected_return(logp, greedy)), abs=1e-12)
 
@@ -126,12 +121,6 @@ def test_ties_go_to_the_lowest_position() -> None:
     scores = torch.zeros(8, 3, dtype=torch.float64).masked_fill(revealed(3), -torch.inf)
     generator = torch.Generator().manual_seed(0)
     assert sample_orders(choice_logp(scores, 0.0), 4, generator).tolist() == [[0, 1, 2]] * 4
-
-
-def test_uniform_policy_takes_every_order_alike() -> None:
-    chance = along(uniform_logv(4), all_orders(4)).exp()
-    assert torch.allclose(chance, torch.full_like(chance, 1 / 24))
-    assert float(order_entropy(uniform_logv(4))) == pytest.approx(math.log(24))
 
 
 def test_values_obey_bellman_and_broadcast() -> None:
@@ -155,8 +144,8 @@ def test_importance_bound_is_exact() -> None:
         for a in range(6)
         for b in range(6)
     )
-    assert importance_bound(logp, logv, 1) == pytest.approx(float(expected_return(logp, logv)), abs=1e-10)
-    assert importance_bound(logp, logv, 2) == pytest.approx(pair, abs=1e-10)
+    expected = [float(expected_return(logp, logv)), pair]
+    assert importance_bounds(logp, logv, [1, 2]) == pytest.approx(expected, abs=1e-10)
     rising = importance_bounds(logp, logv, [1, 2, 4, 16, 256, 4096])
     assert rising == sorted(rising)
     top = float(log_p_seq(logp, logv))
@@ -166,16 +155,8 @@ def test_importance_bound_is_exact() -> None:
 
 def test_importance_bound_survives_returns_that_differ_by_hundreds_of_nats() -> None:
     logp, _, logv = _problem(4, seed=10)
-    assert importance_bound(60 * logp, logv, 1) == pytest.approx(float(expected_return(60 * logp, logv)), rel=1e-10)
-
-
-def test_importance_bound_samples_beyond_eight_positions() -> None:
-    logp, _, logv = _problem(9, seed=11)
-    with pytest.raises(ValueError, match="pass a generator"):
-        importance_bound(logp, logv, 4)
-    sampled = importance_bound(logp, logv, 1, generator=torch.Generator().manual_seed(0), samples=4000)
-    error = (float(return_variance(logp, logv)) / 4000) ** 0.5
-    assert abs(sampled - float(expected_return(logp, logv))) < 4 * error
+    expected = [float(expected_return(60 * logp, logv))]
+    assert importance_bounds(60 * logp, logv, [1]) == pytest.approx(expected, rel=1e-10)
 
 
 def test_blocks_price_their_positions_in_one_state() -> None:

@@ -46,7 +46,9 @@ class Demo:
         console.print("2. A policy learns the order in which that model, now frozen, fills a board best.")
         show_learning(replace(load_preset("demo", Learn, "train"), denoiser=str(base)), order, resume=True)
 
-        console.print("3. The same model fills held-out puzzles: with the usual heuristics, and with the learned policy.")
+        console.print(
+            "3. The same model fills held-out puzzles: with the usual heuristics, and with the learned policy."
+        )
         learned = _compare(problems, base, {name: name for name in HEURISTICS} | {"learned": str(order)})
         learned.write(out / "orders.json", command="unmask demo")
 

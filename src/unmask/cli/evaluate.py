@@ -177,6 +177,4 @@ def show_evaluation(
         def advance(scheduler: str, count: int) -> None:
             progress.update(bar, advance=count, description=scheduler)
 
-        return evaluate(
-            problems, model, schedulers, decodings, progress=advance, processes=current_group(), **options
-        )
+        return evaluate(problems, model, schedulers, decodings, progress=advance, processes=current_group(), **options)

@@ -50,9 +50,7 @@ class Figure:
     def _search(self) -> Trace:
         """The trace of the first puzzle that only the learned policy solves."""
         model, size = load_for_boards(self.denoiser)
-        schedulers = schedulers_named(
-            ("confidence", "sas"), lambda name: load_scheduler(name, model, self.denoiser)
-        )
+        schedulers = schedulers_named(("confidence", "sas"), lambda name: load_scheduler(name, model, self.denoiser))
         problems = SudokuTask.generated(self.puzzles, size, "rao" if size == 9 else None, "test", self.seed)
         found = evaluate(problems, model, schedulers, seed=self.seed, likelihood=False)
         pairs = zip(found.row("confidence").solved, found.row("sas").solved, strict=True)

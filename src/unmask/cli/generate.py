@@ -6,26 +6,24 @@ import json as json_text
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from rich.text import Text
 
 from unmask.cli.shell import Inline, console, moving_picture, require_new_folder
 from unmask.decoding.loop import Step
 from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.placement import device_options, parse_dtype
 from unmask.generation.generate import Generation, Watch, generate, infill
-from unmask.generation.text_canvas import TextCanvas, gap_canvas, load_tokenizer, prompt_canvas
+from unmask.generation.text_canvas import TextCanvas, as_turns, gap_canvas, load_tokenizer, prompt_canvas
 from unmask.report.terminal.text import LiveText, Pieces, printable
 from unmask.report.traces.record import write
 from unmask.report.traces.text import of_texts
 from unmask.runs.config import Count, Seed, config
 from unmask.schedulers.loading import load_scheduler
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @config
@@ -81,24 +79,33 @@ class Generate:
 
     def run(self) -> None:
         prompts = _read_prompts(self.prompt, self.file)
+        if not self.chat and not all(isinstance(prompt, str) for prompt in prompts):
+            raise ValueError("a prompt that is a conversation needs the chat template: add --chat, or give a text")
         if self.traces is not None:
             require_new_folder(self.traces)
         words = load_tokenizer(self.tokenizer or self.denoiser)
-        place: dict[str, Any] = {"device_map": "auto"} if self.device == "auto" else {"device": self.device}
-        model = load_denoiser(self.denoiser, DTYPES[self.dtype], **place)
+        model = load_denoiser(self.denoiser, parse_dtype(self.dtype), **device_options(self.device))
         scheduler, pieces = load_scheduler(self.scheduler, model, self.denoiser), Pieces(words)
         batch = self.batch if self.traces is None else 1  # a trace counts the denoiser calls of its own problem
         for start in range(0, len(prompts), batch):
             part = prompts[start : start + batch]
             # The seeds of `unmask evaluate`: the batch size changes nothing.
             seeds = [self.seed * 2**32 + start + row for row in range(len(part))]
+            inputs = [as_turns(prompt) for prompt in part] if self.chat else part
             if self.infill:
-                canvas = gap_canvas(model, words, part)
+                canvas = gap_canvas(model, words, inputs)
             else:
-                canvas = prompt_canvas(model, words, part, self.length, self.chat)
+                canvas = prompt_canvas(model, words, inputs, self.length)
             shown = LiveText(canvas, pieces, () if self.infill else model.end_ids, prompt=self.infill)
             with self._watch(shown) as on_step:
-                done = self._decode(model, words, part, scheduler, seeds=seeds, watch=Watch(on_step, bool(self.traces)))
+                watch = Watch(on_step, self.traces is not None)
+                if self.infill:
+                    done = infill(model, words, inputs, scheduler, self.decoding, seeds=seeds, watch=watch)
+                else:
+                    length = self.length
+                    done = generate(
+                        model, words, inputs, scheduler, self.decoding, length=length, seeds=seeds, watch=watch
+                    )
             shown.finish(done.trajectory.tokens)
             if self.traces is not None:
                 problem = _name_problem(part[0], start)
@@ -113,12 +120,6 @@ class Generate:
                 else:
                     console.print(_heading(done, row, start + row, len(prompts)), style="dim")
                     console.print(shown.row(row) if console.is_terminal else Text(printable(text)), soft_wrap=True)
-
-    def _decode(self, model: Any, words: Any, prompts: list[Any], scheduler: Any, **options: Any) -> Generation:
-        if self.infill:
-            return infill(model, words, prompts, scheduler, replace(self.decoding, min_length=0), **options)
-        lengths: dict[str, Any] = {"length": self.length, "chat": self.chat}
-        return generate(model, words, prompts, scheduler, self.decoding, **lengths, **options)
 
     @contextmanager
     def _watch(self, shown: LiveText) -> Iterator[Callable[[Step], None] | None]:

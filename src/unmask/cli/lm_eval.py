@@ -53,7 +53,10 @@ class LmEval:
         with progress_bar("{task.description}", "samples") as progress:
             bar = progress.add_task(self.config.task, total=None)
             results = run_lm_eval(
-                self.config, self.out, self.resume, lambda done, total: progress.update(bar, completed=done, total=total)
+                self.config,
+                self.out,
+                self.resume,
+                lambda done, total: progress.update(bar, completed=done, total=total),
             )
         if results is None:
             return  # the first process has them

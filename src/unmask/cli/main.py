@@ -14,7 +14,11 @@ COMMANDS = EntryPoints("unmask.commands", LISTED)
 
 def main() -> None:
     """Run the command that the command line names."""
-    run(COMMANDS, "unmask", "Learn and compare the orders in which masked diffusion language models reveal their tokens.")
+    run(
+        COMMANDS,
+        "unmask",
+        "Learn and compare the orders in which masked diffusion language models reveal their tokens.",
+    )
 
 
 if __name__ == "__main__":

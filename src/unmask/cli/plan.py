@@ -13,9 +13,8 @@ from unmask.runs.jsonable import to_jsonable
 from unmask.runs.names import did_you_mean
 from unmask.runs.presets import load_preset
 from unmask.training.cost import plan as planning
-from unmask.training.cost.plan import DEVICES
+from unmask.training.cost.plan import DEVICES, Work
 from unmask.training.cost.plan import Plan as Cost
-from unmask.training.cost.plan import Work
 from unmask.training.cost.shapes import TEXT_POLICY, shape_of
 from unmask.training.policy.run import Learn
 

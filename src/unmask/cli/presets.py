@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from unmask.cli.shell import console
-from unmask.denoisers.loading import shipped
+from unmask.denoisers.loading import list_denoisers
 from unmask.runs.presets import list_presets
-from unmask.schedulers.loading import SCHEDULERS, shipped_policies
+from unmask.schedulers.loading import SCHEDULERS, list_policies
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,6 @@ class Presets:
         for preset in list_presets():
             table.add_row(preset.kind, preset.name, preset.description)
         console.print(table)
-        console.print(f"denoisers: {', '.join(shipped())}")
-        console.print(f"policies: {', '.join(shipped_policies())}")
+        console.print(f"denoisers: {', '.join(list_denoisers())}")
+        console.print(f"policies: {', '.join(list_policies())}")
         console.print(f"schedulers: {', '.join(SCHEDULERS)}")

@@ -20,7 +20,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import field, make_dataclass
+from dataclasses import MISSING, field, fields, make_dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -114,9 +114,18 @@ def resolve(command: Any, words: Sequence[str]) -> Any:
 
 
 def with_config(command: Any, config: Any, marker: Any = Inline) -> Any:
-    """The command with every field of ``config`` as an option, whose default is the field's value."""
-    inline = ("config", Annotated[type(config), marker], field(default=config))
-    return make_dataclass(command.__name__, [inline], bases=(command,), frozen=True, namespace={"__doc__": command.__doc__})
+    """The command with every field of ``config`` as an option, whose default is the field's value.
+
+    Where both have a field of one name, the option is that of ``config``.
+    """
+    inline: list[Any] = [("config", Annotated[type(config), marker], field(default=config))]
+    for own in fields(command):
+        if own.name in {one.name for one in fields(config)} and own.default is not MISSING:
+            hidden = Annotated[Any, tyro.conf.Suppress, tyro.conf.arg(name=f"own-{own.name}")]
+            inline.append((own.name, hidden, field(default=own.default)))
+    return make_dataclass(
+        command.__name__, inline, bases=(command,), frozen=True, namespace={"__doc__": command.__doc__}
+    )
 
 
 def find_option(words: Sequence[str], option: str) -> str | None:
@@ -135,7 +144,11 @@ def list_options(kind: Any) -> dict[str, Any]:
         parser = _parsers.ParserSpecification.from_callable_or_type(
             marked, set(), None, set(), tyro.MISSING_NONPROP, "", "", "", support_single_arg_types=False, prog_suffix=""
         )
-        found = [one.arg for one in parser.get_args_including_children() if not one.arg.is_positional()]
+        found = [
+            one.arg
+            for one in parser.get_args_including_children()
+            if not (one.arg.is_positional() or one.arg.is_suppressed())
+        ]
         named = {flag: arg for arg in found for flag in arg.lowered.name_or_flags}
     flags = {flag: arg for flag, arg in named.items() if arg.lowered.action == "boolean_optional_action"}
     return named | {str(flag_to_inverse(flag)): arg for flag, arg in flags.items()}

@@ -26,7 +26,7 @@ from unmask.report.terminal import tables as terminal
 from unmask.report.terminal.boards import Lane, LiveBoards
 from unmask.report.traces import record as trace
 from unmask.runs.config import Seed, config
-from unmask.schedulers.loading import load_scheduler, shipped_policies
+from unmask.schedulers.loading import list_policies, load_scheduler
 from unmask.tasks.sudoku import TECHNIQUES, count_solutions, format_board, hardest, parse, read_csv, solve, write_csv
 from unmask.tasks.sudoku.task import SudokuTask
 
@@ -148,7 +148,9 @@ class Decode:
             if self.json:
                 sys.stdout.write(json_text.dumps(_record(board, name, filled)) + "\n")
             else:
-                _watch(LiveBoards(board, solution, [one.lane(label) for label, one in filled.items()]), self, len(boards))
+                _watch(
+                    LiveBoards(board, solution, [one.lane(label) for label, one in filled.items()]), self, len(boards)
+                )
                 _show(filled, name)
 
     def _load(self, size: int) -> tuple[str, dict[str, Scheduler], Any]:
@@ -160,7 +162,7 @@ class Decode:
             )
         model, fits = load_for_boards(name)
         names = [self.scheduler or "confidence", self.compare]
-        if self.scheduler is None and f"sas-{name}" in shipped_policies():
+        if self.scheduler is None and f"sas-{name}" in list_policies():
             names = ["sas", self.compare or "confidence"]
         schedulers = {one: load_scheduler(one, model, name) for one in names if one is not None}
         if fits != size:

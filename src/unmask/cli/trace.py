@@ -59,9 +59,7 @@ class Trace:
                 # The seeds of `unmask evaluate`: the same puzzle is filled in the same order.
                 seeds = torch.tensor([self.seed * 2**32 + row])
                 canvas = problems.canvas([row])
-                recorded = traces.record(
-                    model, schedulers, canvas, about, self.decoding, problems=[name], seeds=seeds
-                )
+                recorded = traces.record(model, schedulers, canvas, about, self.decoding, problems=[name], seeds=seeds)
                 traces.write(recorded[0], self.out / f"{row + 1:04d}.json")
         count = "1 trace" if len(problems) == 1 else f"{len(problems)} traces"
         console.print(f"wrote {count} to {self.out}; see them with: unmask view {self.out}", soft_wrap=True)

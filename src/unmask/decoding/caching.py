@@ -1,19 +1,19 @@
-"""A denoiser around a denoiser that computes again only where a decoding stands: Fast-dLLM's prefix and dual cache.
+"""A denoiser around a denoiser that recomputes only the positions that matter to a step: Fast-dLLM's prefix and dual cache.
 
 Shapes: ``b`` live rows, ``L`` positions, ``D`` width.
 
 A row is computed whole at the first step of each of its blocks, and again after every ``refresh`` steps; that is exact, and its
-keys and values are kept. In between, only some positions are computed, attending to the kept keys and values of the others:
+keys and values are stored. In between, only some positions are computed, attending to the stored keys and values of the others:
 
 * ``prefix``: the block and everything behind it.
 * ``dual``: the block alone.
 
-Tokens outside the block do not change while it is decoded, so what is kept is wrong only in that it has not seen the tokens
-revealed since. With ``refresh=1`` nothing is reused. The states of positions that are not computed are the kept ones: a scheduler
+Tokens outside the block do not change while it is decoded, so the stored values are wrong only in that they have not seen the
+tokens revealed since. With ``refresh=1`` nothing is reused. Positions that are not computed have their stored states: a scheduler
 that prices the whole canvas sees the rest of it as it was at the last exact step.
 
-Each row has its own clock, so a row does not depend on its batch. Without a focus (somebody looks ahead, or prices a given path)
-the answer is the exact one and nothing is kept.
+Each row has its own clock, so a row does not depend on its batch. Without a focus (look-ahead, the likelihood of a given order)
+the result is exact and nothing is stored.
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.guidance import DenoiserWrapper
-from unmask.decoding.kv_store import Keeping, Kept
+from unmask.decoding.kv_store import CacheableDenoiser, KVStore
 from unmask.decoding.options import Cache
 from unmask.decoding.protocols import Denoiser, Focus
 
 
 def with_cache(denoiser: Denoiser, cache: Cache = "none", refresh: int | None = None) -> Denoiser:
-    """``denoiser`` with the named cache, which is exact again every ``refresh`` steps (None: only where a block begins)."""
-    return denoiser if cache == "none" else Cached(denoiser, cache, refresh)
+    """``denoiser`` with the named cache, exact again every ``refresh`` steps (None: only where a block begins)."""
+    return denoiser if cache == "none" else CachedDenoiser(denoiser, cache, refresh)
 
 
-class Cached(DenoiserWrapper):
+class CachedDenoiser(DenoiserWrapper):
     """A denoiser for one decoding at a time, which begins with a focus of step 0."""
 
     def __init__(self, inner: Denoiser, cache: str, refresh: int | None = None) -> None:
         super().__init__(inner)
-        if not isinstance(inner, Keeping):
+        if not isinstance(inner, CacheableDenoiser):
             name = type(getattr(inner, "model", inner)).__name__
             raise ValueError(
-                f"cache {cache!r} needs a denoiser that keeps keys and values, which {name} does not: "
+                f"cache {cache!r} needs a denoiser that stores keys and values, which {name} does not: "
                 "use cache='none', or a model that loads into our own transformer (LLaDA, iLLaDA, Dream, SMDM, ours)"
             )
-        self.keeping: Keeping = inner
+        self.cacheable: CacheableDenoiser = inner
         self.cache, self.refresh = cache, refresh
-        self._begin()
+        self.store: KVStore | None = None
+        self.rows = self.block = self.age = torch.zeros(0, dtype=torch.long)
 
     @property
-    def focused(self) -> bool:
+    def takes_focus(self) -> bool:
         return True
 
     def hidden(
@@ -58,7 +59,7 @@ class Cached(DenoiserWrapper):
         if focus is None:
             return self.inner_states(tokens, attention)
         with self.count_calls(tokens.shape[1]):
-            return self._some(tokens, attention, focus)
+            return self._step(tokens, attention, focus)
 
     def logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
         return self.inner.logits(hidden)
@@ -66,56 +67,64 @@ class Cached(DenoiserWrapper):
     def states(self, hidden: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         return self.inner.states(hidden) if isinstance(self.inner, DenoiserWrapper) else hidden
 
-    def _begin(self) -> None:
-        self.kept: Kept | None = None
-        self.rows = self.block = self.age = torch.zeros(0, dtype=torch.long)
-
-    def _some(
+    def _step(
         self, tokens: Int[Tensor, "b L"], attention: Bool[Tensor, "b L"] | None, focus: Focus
     ) -> Float[Tensor, "b L D"]:
-        """Rows that are due are computed whole, the others where they stand."""
-        if focus.step == 0 or self.kept is None:
-            due = torch.ones_like(focus.rows, dtype=torch.bool)
-        else:
-            self._follow(focus.rows)
-            due = self.block != focus.block
-            if self.refresh is not None:
-                due = due | (self.age >= self.refresh)
+        """Rows that are due are computed whole, the others only at their active positions."""
+        due = self._due(focus)
         if bool(due.all()):
-            self.kept = self.keeping.keep()
-            states = self.keeping.hidden(tokens, attention, self.kept)
+            self.store = self.cacheable.new_store()
+            states = self.cacheable.hidden(tokens, attention, self.store)
             self.rows, self.age = focus.rows, torch.ones_like(focus.rows)
         else:
-            assert self.kept is not None
-            if not bool(due.any()):
-                states = self.keeping.hidden(tokens, attention, self.kept, self._computed(focus.active))
-            else:
-                whole, part = torch.nonzero(due)[:, 0], torch.nonzero(~due)[:, 0]
-                real = (None, None) if attention is None else (attention[whole], attention[part])
-                fresh = self.keeping.keep()
-                exact = self.keeping.hidden(tokens[whole], real[0], fresh)
-                active = self._computed(focus.active[part])
-                some = self.keeping.hidden(tokens[part], real[1], self.kept.take(part), active)
-                self.kept.put(whole, fresh)
-                states = exact.new_empty(*tokens.shape, exact.shape[-1])
-                states[whole], states[part] = exact, some
+            states = self._mixed(tokens, attention, focus, due)
             self.age = torch.where(due, 1, self.age + 1)
         self.block = focus.block
         return states
 
-    def _follow(self, rows: Int[Tensor, "b"]) -> None:
+    def _due(self, focus: Focus) -> Bool[Tensor, "b"]:
+        """Rows at the first step of a block, or ``refresh`` steps after their last exact one."""
+        if focus.step == 0 or self.store is None:
+            return torch.ones_like(focus.rows, dtype=torch.bool)
+        self._drop_finished(focus.rows)
+        due = self.block != focus.block
+        return due if self.refresh is None else due | (self.age >= self.refresh)
+
+    def _mixed(
+        self,
+        tokens: Int[Tensor, "b L"],
+        attention: Bool[Tensor, "b L"] | None,
+        focus: Focus,
+        due: Bool[Tensor, "b"],
+    ) -> Float[Tensor, "b L D"]:
+        assert self.store is not None
+        if not bool(due.any()):
+            return self.cacheable.hidden(tokens, attention, self.store, self._active(focus.active))
+        whole, part = torch.nonzero(due)[:, 0], torch.nonzero(~due)[:, 0]
+        real = (None, None) if attention is None else (attention[whole], attention[part])
+        fresh = self.cacheable.new_store()
+        exact = self.cacheable.hidden(tokens[whole], real[0], fresh)
+        active = self._active(focus.active[part])
+        partial = self.cacheable.hidden(tokens[part], real[1], self.store.take(part), active)
+        self.store.put(whole, fresh)
+        states = exact.new_empty(*tokens.shape, exact.shape[-1])
+        states[whole], states[part] = exact, partial
+        return states
+
+    def _drop_finished(self, rows: Int[Tensor, "b"]) -> None:
         """Forget the rows that have left."""
         if len(rows) == len(self.rows) and bool((rows == self.rows).all()):
             return
         same = rows[:, None] == self.rows
         if not bool(same.any(1).all()):
-            raise ValueError("a cache was asked about a row that it has not seen from its first step on")
+            raise ValueError("a cache got a row that it has not seen from its first step on: begin with step 0")
         at = same.int().argmax(1)
-        assert self.kept is not None
-        self.kept = self.kept.take(at)
+        assert self.store is not None
+        self.store = self.store.take(at)
         self.rows, self.block, self.age = rows, self.block[at], self.age[at]
 
-    def _computed(self, active: Bool[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
+    def _active(self, active: Bool[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
+        """The positions to compute: the block, and with ``prefix`` everything behind it."""
         if self.cache == "dual":
             return active
         return active.long().cumsum(1) > 0

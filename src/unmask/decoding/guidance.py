@@ -1,14 +1,15 @@
-"""Denoisers around denoisers: classifier-free guidance, and what happens to end tokens and padding.
+"""Denoisers around denoisers: classifier-free guidance, and rules for end tokens and padding.
 
 Shapes: ``B`` canvases, ``L`` positions, ``D`` the width of the denoiser's states, ``E`` that of the states around them, ``N``
 positions that get logits, ``V`` vocabulary; ``b`` live rows.
 
-What is done to a distribution depends on the canvas alone, never on what was called before: rows may leave, be repeated or be
-tried ahead of time, and every scheduler, pace and temperature sees the same numbers. What a position's logits need to know besides
-its state travels with the state, in further channels.
+A distribution depends on the canvas alone, never on earlier calls: rows may leave, be repeated or be tried ahead of time, and
+every scheduler, pace and temperature sees the same numbers. What the logits of a position need besides its state is stored in
+further channels of the state.
 
-* ``Guided``: logits = u + (scale + 1)·(c − u), where c sees the prompt and u has masks in its place, as LLaDA has it. Two forwards.
-* ``Ending``: padding is never revealed; end tokens are damped, or forbidden before a least length, or altogether.
+* ``GuidedDenoiser``: logits = u + (scale + 1)·(c − u), where c sees the prompt and u has masks in its place (LLaDA).
+  Two forwards.
+* ``EndingDenoiser``: padding is never revealed; end tokens are damped, or forbidden before a least length, or altogether.
 * ``postpone_ends``: end tokens wait until nothing else is left to reveal.
 """
 
@@ -25,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Denoiser, Focus, Scheduler, View, computed, focused, rescored
+from unmask.decoding.protocols import Denoiser, Focus, Scheduler, View, count_positions, takes_focus, wrap_scheduler
 from unmask.decoding.sampling import draw_tokens
 
 NEVER = -1e4
@@ -33,7 +34,7 @@ NEVER = -1e4
 
 
 class DenoiserWrapper(ABC):
-    """A denoiser that asks another one, and counts what that costs."""
+    """A denoiser around another one. It counts the calls that the inner one gets through it."""
 
     def __init__(self, inner: Denoiser) -> None:
         self.inner = inner
@@ -65,9 +66,9 @@ class DenoiserWrapper(ABC):
         return getattr(self.inner, "device", torch.device("cpu"))
 
     @property
-    def focused(self) -> bool:
-        """Whether the inner denoiser wants to know where the decoding stands."""
-        return focused(self.inner)
+    def takes_focus(self) -> bool:
+        """Whether the inner denoiser takes a focus."""
+        return takes_focus(self.inner)
 
     def inner_states(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
@@ -75,15 +76,15 @@ class DenoiserWrapper(ABC):
         """The inner denoiser's states; every canvas that it forwards is counted here too."""
         with self.count_calls(tokens.shape[1]):
             inner = self.inner
-            return inner.hidden(tokens, attention, focus) if focused(inner) else inner.hidden(tokens, attention)
+            return inner.hidden(tokens, attention, focus) if takes_focus(inner) else inner.hidden(tokens, attention)
 
     @contextmanager
     def count_calls(self, length: int) -> Iterator[None]:
-        """What the inner denoiser does meanwhile is this one's cost."""
-        forwarded, positions = self.inner.forwarded, computed(self.inner, length)
+        """Add the calls of the inner denoiser inside this context to this one's counts."""
+        forwarded, positions = self.inner.forwarded, count_positions(self.inner, length)
         yield
         self.forwarded += self.inner.forwarded - forwarded
-        self.computed += computed(self.inner, length) - positions
+        self.computed += count_positions(self.inner, length) - positions
 
     @abstractmethod
     def hidden(
@@ -99,7 +100,7 @@ class DenoiserWrapper(ABC):
 
 
 class PassThrough(DenoiserWrapper):
-    """Says what the other one says: the ground of wrappers that change something else."""
+    """A wrapper that changes nothing: the base of wrappers that change one thing."""
 
     def hidden(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
@@ -113,8 +114,8 @@ class PassThrough(DenoiserWrapper):
         return hidden
 
 
-class Guided(DenoiserWrapper):
-    """Classifier-free guidance: what the prompt, the columns before ``start``, adds to the logits is taken ``scale`` times more."""
+class GuidedDenoiser(DenoiserWrapper):
+    """Classifier-free guidance. The prompt is the columns before ``start``; its effect on the logits is scaled by ``scale`` + 1."""
 
     def __init__(self, inner: Denoiser, scale: float, start: int) -> None:
         super().__init__(inner)
@@ -129,7 +130,7 @@ class Guided(DenoiserWrapper):
         prompt = torch.arange(tokens.shape[1], device=tokens.device) < self.start
         both = torch.cat([tokens, tokens.masked_fill(prompt, self.mask_id)])
         masked = None if attention is None else torch.cat([attention, attention])
-        states = self.inner_states(both, masked, None if focus is None else focus.doubled())
+        states = self.inner_states(both, masked, None if focus is None else focus.double())
         return torch.cat(states.chunk(2), dim=-1)
 
     def logits(self, hidden: Float[Tensor, "N E"]) -> Float[Tensor, "N V"]:
@@ -140,7 +141,7 @@ class Guided(DenoiserWrapper):
         return _innermost(self.inner, hidden.chunk(2, dim=-1)[0])
 
 
-class Ending(DenoiserWrapper):
+class EndingDenoiser(DenoiserWrapper):
     """Which end tokens may be revealed where, and how readily. Padding that is no end token is never revealed.
 
     ``floor`` g: the probability of each end token is multiplied by g + (1 − g)·t/T, where t/T is the share of the ``length``
@@ -187,7 +188,7 @@ class Ending(DenoiserWrapper):
         if not self.changes:
             return states
         factor = self._log_factor(tokens).clamp(min=NEVER)
-        # Two numbers, a coarse one and what it misses: bfloat16 has 8 bits, which would be heard in a probability.
+        # Two numbers, a coarse one and its rounding error: bfloat16 has 8 bits, too few for a probability.
         coarse = factor.to(states.dtype)
         return torch.cat([states, coarse[..., None], (factor - coarse.float()).to(states.dtype)[..., None]], dim=-1)
 
@@ -217,9 +218,9 @@ class Ending(DenoiserWrapper):
 def postpone_ends(decoding: Decoding) -> Decoding:
     """``decoding``, in which a position whose token would be an end token waits until nothing else of its block is left.
 
-    It is the token that counts, drawn at whatever temperature, not the likeliest. Once only end tokens are left the leftmost
-    is revealed, which as a rule ends the row. A step budget is kept: a step that asks for more than there is besides end tokens
-    takes some of them too, from the right, where they cut nothing off.
+    The drawn token counts, at any temperature, not the likeliest. Once only end tokens are left the leftmost
+    is revealed, which as a rule ends the row. The step budget holds: a step whose quota exceeds the other
+    positions reveals end tokens too, from the right, where they cut nothing off.
     """
 
     def pace(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
@@ -228,8 +229,8 @@ def postpone_ends(decoding: Decoding) -> Decoding:
         others = view.eligible & ~ending
         left = others.sum(1)
         only_ends = (left == 0)[:, None]
-        asked = torch.where(only_ends, view.eligible, others)
-        revealed = decoding.rule(replace(view, eligible=asked), keys.masked_fill(~asked, -torch.inf), quota)
+        allowed = torch.where(only_ends, view.eligible, others)
+        revealed = decoding.rule(replace(view, eligible=allowed), keys.masked_fill(~allowed, -torch.inf), quota)
         missing = torch.where((others & ~revealed).any(1), 0, quota - left)
         from_left, from_right = ending.long().cumsum(1), ending.long().flip(1).cumsum(1).flip(1)
         leftmost, rightmost = (ending & (n <= m[:, None]) for n, m in ((from_left, quota), (from_right, missing)))
@@ -239,12 +240,12 @@ def postpone_ends(decoding: Decoding) -> Decoding:
 
 
 def score_inner_states(scheduler: Scheduler, denoiser: DenoiserWrapper) -> Scheduler:
-    """``scheduler``, shown the states of the innermost denoiser: a learned order that reads them was trained on those."""
+    """``scheduler`` on the states of the innermost denoiser: a policy that reads states was trained on those."""
 
     def score(view: View) -> Float[Tensor, "b L"]:
         return scheduler(replace(view, states=denoiser.states(view.states)))
 
-    return rescored(scheduler, score)
+    return wrap_scheduler(scheduler, score)
 
 
 def _innermost(inner: Denoiser, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:

@@ -1,7 +1,7 @@
-"""What a transformer keeps of rows it has seen, so that some of their positions can be computed without the others.
+"""The keys, values and states that a transformer stores for its rows, so that some positions can be computed without the others.
 
 Shapes: ``b`` rows, ``L`` positions, ``A`` computed positions of the row that has most, ``H`` key/value heads of width ``w``, ``D``
-width. Keys are kept after their rotation, states before any shift.
+width. Keys are stored after their rotation, states before any shift.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Exchange = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Packed:
-    """Some positions of each row, next to each other: ``column[r, n]`` is the n-th; rows with fewer are filled up, not ``real``."""
+    """Some positions of each row, next to each other: ``column[r, n]`` is the n-th. Rows with fewer are filled, not ``real``."""
 
     column: Int[Tensor, "b A"]
     real: Bool[Tensor, "b A"]
@@ -39,7 +39,7 @@ class Packed:
         return row, self.column[row, nth]
 
 
-class Kept:
+class KVStore:
     """Keys and values of every block and the last states, of ``b`` rows. Empty until a transformer fills it."""
 
     def __init__(self) -> None:
@@ -47,25 +47,25 @@ class Kept:
         self.values: list[Float[Tensor, "b L H w"]] = []
         self.states: Float[Tensor, "b L D"] | None = None
 
-    def take(self, rows: Int[Tensor, "r"]) -> Kept:
+    def take(self, rows: Int[Tensor, "r"]) -> KVStore:
         """A copy of some rows."""
-        part = Kept()
-        part.keys, part.values = ([x[rows.to(x.device)] for x in kept] for kept in (self.keys, self.values))
+        part = KVStore()
+        part.keys, part.values = ([x[rows.to(x.device)] for x in stored] for stored in (self.keys, self.values))
         part.states = None if self.states is None else self.states[rows]
         return part
 
-    def put(self, rows: Int[Tensor, "r"], fresh: Kept) -> None:
+    def put(self, rows: Int[Tensor, "r"], fresh: KVStore) -> None:
         """Replace some rows."""
         assert self.states is not None and fresh.states is not None
         for mine, theirs in zip([*self.keys, *self.values], [*fresh.keys, *fresh.values], strict=True):
             mine[rows.to(mine.device)] = theirs
-        # Whoever was given the states may still hold them: they are never written to.
+        # The caller of an earlier step may still hold the states: they are never written to.
         self.states = self.states.index_put((rows,), fresh.states)
 
     def exchange(self, number: int, packed: Packed | None) -> Exchange:
-        """For block ``number``: keep everything (no ``packed``), or put what is new among what is kept."""
+        """For block ``number``: store everything (no ``packed``), or put what is new among what is stored."""
 
-        def keep(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        def append(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             self.keys.append(k)
             self.values.append(v)
             return k, v
@@ -73,14 +73,14 @@ class Kept:
         def replace(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             assert packed is not None
             at, real = tuple(x.to(k.device) for x in packed.at), packed.real.to(k.device)
-            # In place: these positions are computed anew before anybody reads them again.
+            # In place: these positions are computed anew before they are read again.
             self.keys[number][at], self.values[number][at] = k[real], v[real]
             return self.keys[number], self.values[number]
 
-        return keep if packed is None else replace
+        return append if packed is None else replace
 
-    def remember(self, states: Float[Tensor, "b A D"], packed: Packed | None) -> Float[Tensor, "b L D"]:
-        """The rows' states: the new ones, and for positions that were not computed those that were kept."""
+    def merge_states(self, states: Float[Tensor, "b A D"], packed: Packed | None) -> Float[Tensor, "b L D"]:
+        """The rows' states: the new ones, and the stored ones of positions that were not computed."""
         if packed is None:
             self.states = states
             return states
@@ -89,14 +89,14 @@ class Kept:
 
 
 @runtime_checkable
-class Keeping(Protocol):
-    """A denoiser whose ``hidden`` can fill a :class:`Kept`, and with ``active`` compute only those positions from it."""
+class CacheableDenoiser(Protocol):
+    """A denoiser whose ``hidden`` can fill a :class:`KVStore`, and with ``active`` compute only those positions from it."""
 
-    def keep(self) -> Kept: ...
+    def new_store(self) -> KVStore: ...
     def hidden(
         self,
         tokens: Int[Tensor, "B L"],
         attention: Bool[Tensor, "B L"] | None = None,
-        kept: Kept | None = None,
+        store: KVStore | None = None,
         active: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]: ...

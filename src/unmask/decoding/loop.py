@@ -5,7 +5,7 @@ positions of the live rows, ``i_t ∼ v(· | x̃^{(t−1)})`` is chosen by the s
 token, or the target's under teacher forcing. Any order is one block; semi-autoregressive decoding is several; left to right is a
 block per position; parallel decoding reveals a set ``B_k`` from one context.
 
-What the loop promises: a row's path never depends on the other rows (draws are hashes of the row's own seed); logits exist only for
+Invariants: a row's trajectory never depends on the other rows (draws are hashes of the row's own seed); logits exist only for
 positions that may be revealed; a finished row costs nothing more.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,26 +28,15 @@ from unmask.decoding.protocols import (
     Denoiser,
     Observe,
     Scheduler,
-    States,
     Trajectory,
     View,
-    computed,
-    focused,
     needs_truth,
     prices_all,
+    takes_focus,
 )
+from unmask.decoding.recording import Recorder, Step
 from unmask.decoding.rows import LiveRows
-from unmask.decoding.sampling import draw_tokens, plackett_luce_logp
-
-
-@dataclass(frozen=True)
-class Step:
-    """What ``on_step`` is told: the view, its scores, what is revealed now and the canvas after it."""
-
-    view: View
-    scores: Float[Tensor, "b L"]
-    revealed: Bool[Tensor, "b L"]
-    tokens: Int[Tensor, "b L"]
+from unmask.decoding.sampling import draw_tokens
 
 
 @torch.no_grad()
@@ -87,51 +75,35 @@ def run_loop(
     on_step: Callable[[Step], None] | None = None,
 ) -> Trajectory:
     """:func:`unmask` of a denoiser and a scheduler that :func:`~unmask.decoding.prepare.prepare` has wrapped already."""
-    began = time.perf_counter()
     live = LiveRows(denoiser, canvas, decoding, forced)
-    target, pace, length = canvas.target, decoding.rule, canvas.tokens.shape[1]
-    calls, positions, denoiser_seconds, memory = denoiser.forwarded, computed(denoiser, length), 0.0, {}
-    log = _Log(canvas.tokens, live.hidden)
-    kept: list[dict[str, Tensor]] = []
-    observed: list[dict[str, Tensor]] = []
+    recorder = Recorder(denoiser, live, decoding.order_temperature, record, observe)
+    pace, memory = decoding.rule, {}
 
     while len(live.rows):
-        forward_began = time.perf_counter()
-        view = look(denoiser, live, scheduler, target, memory, decoding.share)
-        denoiser_seconds += time.perf_counter() - forward_began
-        scores = checked_scores(scheduler, view)
-        keys = scores
-        if decoding.order_temperature > 0:
-            keys = scores / decoding.order_temperature + view.gumbel(ORDER_NOISE)
+        # One forward prices what the scheduler may look at.
+        began = time.perf_counter()
+        view = look(denoiser, live, scheduler, canvas.target, memory, decoding.share)
+        recorder.denoiser_seconds += time.perf_counter() - began
+
+        # The scheduler scores the positions, the temperature perturbs the scores, the pace takes the best.
+        scores = score_positions(scheduler, view)
+        keys = perturb(scores, view, decoding.order_temperature)
         revealed = pace(view, keys.masked_fill(~view.eligible, -torch.inf), live.quota())
-        truth = None if target is None else target[live.rows]
+
+        # Teacher forcing reveals the target's tokens, decoding the denoiser's.
+        truth = None if canvas.target is None else canvas.target[live.rows]
         if forced and truth is not None:
             chosen = torch.where(view.eligible, truth, live.tokens)
         else:
             chosen = draw_tokens(view, decoding)
-        if record:
-            kept.append(_state(view, scores, revealed, truth))
-        if observe is not None:
-            observed.append(observe(view))
-        log.add(live, view, scores, keys, revealed, chosen, decoding.order_temperature)
+
+        step = Step(view, scores, keys, revealed, chosen)
+        recorder.add(step, truth)
         if on_step is not None:
-            on_step(Step(view, scores, revealed, torch.where(revealed, chosen, live.tokens)))
+            on_step(step)
         live.reveal(revealed, chosen)
 
-    return Trajectory(
-        tokens=live.result,
-        order=log.order,
-        step=log.step,
-        logp=log.logp,
-        order_logp=log.order_logp,
-        score=log.score,
-        states=_join(kept, observed, target is not None) if kept else None,
-        denoiser_calls=denoiser.forwarded - calls,
-        steps=live.step,
-        seconds=time.perf_counter() - began,
-        denoiser_seconds=denoiser_seconds,
-        positions=computed(denoiser, length) - positions,
-    )
+    return recorder.trajectory(live)
 
 
 def look(
@@ -168,8 +140,8 @@ def look(
     )
 
 
-def checked_scores(scheduler: Scheduler, view: View) -> Float[Tensor, "b L"]:
-    """The scheduler's scores in float32, once they are known to be rankable."""
+def score_positions(scheduler: Scheduler, view: View) -> Float[Tensor, "b L"]:
+    """The scheduler's scores in float32, checked: of the right shape, none of them NaN."""
     scores = scheduler(view)
     if scores.shape != view.eligible.shape:
         raise ValueError(
@@ -181,6 +153,11 @@ def checked_scores(scheduler: Scheduler, view: View) -> Float[Tensor, "b L"]:
     # A finite floor keeps a position that scores −inf rankable above those that are not eligible at all, and finite still
     # when it is divided by a small temperature.
     return scores.clamp(min=-1e30, max=1e30)
+
+
+def perturb(scores: Float[Tensor, "b L"], view: View, temperature: float) -> Float[Tensor, "b L"]:
+    """Keys whose largest is a draw from softmax(scores/τ), by the Gumbel trick; at τ = 0 the scores themselves."""
+    return scores if temperature == 0 else scores / temperature + view.gumbel(ORDER_NOISE)
 
 
 @torch.no_grad()
@@ -216,58 +193,17 @@ def trajectory_logp(
         stop = min(start + rows_at_once, len(first))
         part = first[start:stop]
         states = denoiser.hidden(canvases[part], None if attention is None else attention[row[part]])
-        asked = by_state[(int(ends[start - 1]) if start else 0) : int(ends[stop - 1])]
-        position = order[row[asked], k[asked]]
-        prices = price(denoiser.logits(states[place[asked] - start, position]), denoiser.forbidden_ids)
-        logp[row[asked], k[asked]] = prices.logp.gather(1, target[row[asked], position][:, None])[:, 0]
+        reveal = by_state[(int(ends[start - 1]) if start else 0) : int(ends[stop - 1])]
+        position = order[row[reveal], k[reveal]]
+        prices = price(denoiser.logits(states[place[reveal] - start, position]), denoiser.forbidden_ids)
+        logp[row[reveal], k[reveal]] = prices.logp.gather(1, target[row[reveal], position][:, None])[:, 0]
     return logp
-
-
-class _Log:
-    """The path's ``[B, K]`` record, filled as rows reveal."""
-
-    def __init__(self, tokens: Int[Tensor, "B L"], hidden: Bool[Tensor, "b L"]) -> None:
-        shape = (len(tokens), int(hidden.sum(1).max()) if len(hidden) else 0)
-        self.order, self.step = (torch.full(shape, -1, dtype=torch.long, device=tokens.device) for _ in range(2))
-        self.logp, self.order_logp, self.score = (torch.zeros(shape, device=tokens.device) for _ in range(3))
-        self.count = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
-
-    def add(
-        self,
-        live: LiveRows,
-        view: View,
-        scores: Tensor,
-        keys: Tensor,
-        revealed: Bool[Tensor, "b L"],
-        chosen: Tensor,
-        temperature: float,
-    ) -> None:
-        count = revealed.sum(1)
-        most = int(count.max())
-        if most == 1:
-            position = revealed.int().argmax(1, keepdim=True)
-        else:
-            position = (
-                keys.masked_fill(~revealed, -torch.inf).sort(dim=1, descending=True, stable=True).indices[:, :most]
-            )
-        row, nth = torch.nonzero(torch.arange(most, device=count.device) < count[:, None], as_tuple=True)
-        where = position[row, nth]
-        to = (live.rows[row], self.count[live.rows[row]] + nth)
-        # Place of each canvas position in the packed prices.
-        packed = torch.zeros_like(view.tokens).index_put(view.at, torch.arange(len(view.at[0]), device=count.device))
-        self.order[to], self.step[to] = where, live.step
-        self.logp[to] = view.prices.logp[packed[row, where], chosen[row, where]]
-        self.score[to] = scores[row, where]
-        if temperature > 0:
-            drawn = plackett_luce_logp(scores.masked_fill(~view.eligible, -torch.inf) / temperature, position, count)
-            self.order_logp[to] = drawn[row, nth]
-        self.count[live.rows] += count
 
 
 def _states(denoiser: Denoiser, live: LiveRows, share: bool) -> Float[Tensor, "b L D"]:
     tokens, attention = live.tokens, live.attention
-    if focused(denoiser):
-        # Its answer may depend on how a row came to be: equal canvases are not shared.
+    if takes_focus(denoiser):
+        # Its states may depend on a row's history: equal canvases are not shared.
         return denoiser.hidden(tokens, attention, live.focus())
     if not share or len(tokens) == 1:
         return denoiser.hidden(tokens, attention)
@@ -287,27 +223,3 @@ def _distinct(
         0, place, torch.arange(len(rows), device=rows.device), "amin", include_self=True
     )
     return first, place
-
-
-def _state(view: View, scores: Tensor, revealed: Tensor, truth: Tensor | None) -> dict[str, Tensor]:
-    state = {
-        "row": view.rows,
-        "step": torch.full_like(view.rows, view.step),
-        "tokens": view.tokens,
-        "eligible": view.eligible,
-        "revealed": revealed,
-        "scores": scores.masked_fill(~view.eligible, -torch.inf),
-        "confidence": view.confidence,
-        "margin": view.margin,
-        "entropy": view.entropy,
-        "best": view.best,
-    }
-    if truth is not None:
-        state["target_logp"] = view.dense(view.prices.logp.gather(1, truth[view.at][:, None])[:, 0])
-    return state
-
-
-def _join(kept: list[dict[str, Tensor]], observed: list[dict[str, Tensor]], priced: bool) -> States:
-    fields = {name: torch.cat([state[name] for state in kept]) for name in kept[0]}
-    extra = {name: torch.cat([state[name] for state in observed]) for name in observed[0]} if observed else {}
-    return States(**(fields if priced else {**fields, "target_logp": None}), observed=extra)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
+
+import pydantic
 
 from unmask.decoding.paces import load_pace
 from unmask.decoding.protocols import Pace
-from unmask.runs.names import did_you_mean
+from unmask.runs.config import Count, NonNegative, Share, config
 
 Ends = Literal["allow", "damp", "suppress", "forbid"]
 Cache = Literal["none", "prefix", "dual"]
 
 
-@dataclass(frozen=True)
+@config
 class Decoding:
     """How to decode, whatever the denoiser and the scheduler. The papers' L–B–T are the canvas, ``block`` and ``steps``.
 
@@ -34,39 +35,22 @@ class Decoding:
         share: Forward equal canvases of a batch once.
     """
 
-    block: int | None = None
-    steps: int | None = None
+    block: Count | None = None
+    steps: Count | None = None
     pace: str | Pace = "top"
-    order_temperature: float = 0.0
-    token_temperature: float = 0.0
-    top_p: float = 1.0
+    order_temperature: NonNegative = 0.0
+    token_temperature: NonNegative = 0.0
+    top_p: Annotated[float, pydantic.Field(gt=0, le=1)] = 1.0
     ends: Ends = "allow"
-    end_floor: float = 0.4
-    min_length: int = 0
+    end_floor: Share = 0.4
+    min_length: Annotated[int, pydantic.Field(ge=0)] = 0
     stop_at_end: bool = True
-    guidance: float = 0.0
+    guidance: NonNegative = 0.0
     cache: Cache = "none"
-    refresh: int | None = None
+    refresh: Count | None = None
     share: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("block", "steps", "refresh"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        for name in ("order_temperature", "token_temperature", "guidance"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be a number of at least 0, got {getattr(self, name)}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
-        if not 0 <= self.end_floor <= 1:
-            raise ValueError(f"end_floor must be in [0, 1], got {self.end_floor}")
-        if self.min_length < 0:
-            raise ValueError(f"min_length must be at least 0, got {self.min_length}")
-        for name, known in (("ends", get_args(Ends)), ("cache", get_args(Cache))):
-            value = getattr(self, name)
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}")
         if self.refresh is not None and self.cache == "none":
             raise ValueError(
                 f"refresh is {self.refresh}, but there is no cache to refresh: set cache to prefix or dual"

@@ -1,7 +1,7 @@
 """How many positions per step: rules that turn keys ``[b, L]`` into a set to reveal, one row never touching another.
 
-``keys`` rank a row's eligible positions as the scheduler (and its temperature) wants them, −inf elsewhere; ``quota`` is what the
-step budget asks for. Walking down the keys, ``p̂_(n)`` and ``H_(n)`` belong to the n-th position. Every rule reveals at least one
+``keys`` rank a row's eligible positions as the scheduler (and its temperature) wants them, −inf elsewhere; ``quota`` is the
+step budget's number. Walking down the keys, ``p̂_(n)`` and ``H_(n)`` belong to the n-th position. Every rule reveals at least one
 position of a row that has any.
 """
 
@@ -24,7 +24,7 @@ def top(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool
 
 
 def threshold(p: float = 0.9) -> Pace:
-    """{p̂ > p}; the best one in rows where nobody passes."""
+    """{p̂ > p}; the best one in rows where none passes."""
 
     def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
         sure = view.eligible & (view.confidence.exp() > p)
@@ -46,7 +46,7 @@ def factor(f: float = 1.0) -> Pace:
 
 
 def entropy_bound(gamma: float = 0.1) -> Pace:
-    """The largest k with Σ_{n≤k} H_(n) − max_{n≤k} H_(n) ≤ γ: a bound on what the set's tokens tell about each other."""
+    """The largest k with Σ_{n≤k} H_(n) − max_{n≤k} H_(n) ≤ γ: a bound on the mutual information of the set's tokens."""
 
     def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
         entropy = view.entropy.masked_fill(~view.eligible, torch.inf).gather(1, _ranking(keys))
@@ -59,7 +59,7 @@ def entropy_bound(gamma: float = 0.1) -> Pace:
 
 
 def kl_stable(p: float = 0.9, epsilon: float = 0.01, steps: int = 2) -> Pace:
-    """KLASS: p̂ > p and KL(p_t‖p_{t−1}) < ε over the last ``steps`` steps; top-b in rows where nobody passes."""
+    """KLASS: p̂ > p and KL(p_t‖p_{t−1}) < ε over the last ``steps`` steps; top-b in rows where none passes."""
 
     def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
         history = view.memory.setdefault("kl_stable", {})
@@ -92,12 +92,12 @@ def dilated(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> 
 
 
 def bernoulli(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
-    """A coin for every position, which reveals it with probability σ(key); the best one in rows where none falls (Jazbec et al.).
+    """Reveal each position with probability σ(key); the best one in rows where none is drawn (Jazbec et al.).
 
-    Keys are read as logits, which a policy trained for it gives.
+    Keys are read as logits: use a policy that was trained for it.
     """
-    fell = view.eligible & (view.uniform(BERNOULLI_NOISE) < keys.sigmoid())
-    return fell | (_best(view, keys) & ~fell.any(1, keepdim=True))
+    drawn = view.eligible & (view.uniform(BERNOULLI_NOISE) < keys.sigmoid())
+    return drawn | (_best(view, keys) & ~drawn.any(1, keepdim=True))
 
 
 PACES = EntryPoints("unmask.paces")

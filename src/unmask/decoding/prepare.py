@@ -6,7 +6,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from unmask.decoding.caching import with_cache
-from unmask.decoding.guidance import DenoiserWrapper, Ending, Guided, postpone_ends, score_inner_states
+from unmask.decoding.guidance import DenoiserWrapper, EndingDenoiser, GuidedDenoiser, postpone_ends, score_inner_states
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler
 
@@ -23,14 +23,14 @@ def prepare(
         return denoiser, scheduler, decoding
     inner = with_cache(denoiser, decoding.cache, decoding.refresh)
     if decoding.guidance > 0:
-        inner = Guided(inner, decoding.guidance, _start(canvas, inner.mask_id))
+        inner = GuidedDenoiser(inner, decoding.guidance, _start(canvas, inner.mask_id))
     if altered:
         floor = decoding.end_floor if decoding.ends == "damp" else None
-        placed = floor is not None or decoding.min_length > 0
-        start = _start(canvas, inner.mask_id) if placed else 0
-        length = _length(canvas, inner.mask_id) if placed else 0
+        by_position = floor is not None or decoding.min_length > 0
+        start = _start(canvas, inner.mask_id) if by_position else 0
+        length = _length(canvas, inner.mask_id) if by_position else 0
         forbid = decoding.ends == "forbid"
-        inner = Ending(inner, start, length, floor=floor, least=decoding.min_length, forbid=forbid)
+        inner = EndingDenoiser(inner, start, length, floor=floor, least=decoding.min_length, forbid=forbid)
     if decoding.ends == "suppress":
         decoding = postpone_ends(decoding)
     assert isinstance(inner, DenoiserWrapper)

@@ -1,4 +1,4 @@
-"""One fused pass over logits: everything that schedulers, rewards and the loop ask of a distribution.
+"""One fused pass over logits: everything that schedulers, rewards and the loop need of a distribution.
 
 ``N`` priced positions, ``V`` vocabulary. All in float32, whatever the denoiser computes in.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Prices:
-    """What one forward says about ``N`` positions.
+    """The distributions of ``N`` positions after one forward.
 
     ``confidence`` is log p̂ = −log1p(Σ_{a≠â} p(a)/p̂), which keeps its precision where a softmax saturates at 1: confident
     positions still differ, and ties are real ties.
@@ -29,9 +29,9 @@ class Prices:
 
 
 AT_ONCE = 2**25
-"""Logits that are worked on at once: what is computed on the way to a price is as large as they are, several times over."""
+"""Logits priced at once: the intermediate tensors are as large as they are, several times over."""
 BYTES_PER_LOGIT = 8
-"""Of a logit and its log-probability, both in float32: what remains of many positions at a time."""
+"""A logit and its log-probability, both in float32."""
 
 
 def price(logits: Float[Tensor, "N V"], forbidden: Sequence[int] = ()) -> Prices:

@@ -1,4 +1,4 @@
-"""The nouns of the library: what is plugged in (Denoiser, Scheduler, Pace, Task), and what flows between (View, Trajectory).
+"""The nouns of the library: what is plugged in (Denoiser, Scheduler, Pace, Task) and what flows between (View, Trajectory).
 
 Axis letters, everywhere: ``B`` canvases, ``b`` of them still live, ``L`` positions, ``V`` vocabulary, ``D`` width, ``K`` reveals
 of the longest row, ``N`` positions priced in one step, ``S`` states of all rows. Boolean tensors are adjectives: *hidden*,
@@ -21,6 +21,10 @@ from torch import Tensor
 
 from unmask.decoding.draws import counter_uniform
 from unmask.decoding.pricing import Prices
+from unmask.runs.names import EntryPoints
+
+RENDERERS = EntryPoints("unmask.renderers")
+"""Class name → a function from its instance to HTML, for notebooks: HTML is made by the report, far above this module."""
 
 
 @runtime_checkable
@@ -52,7 +56,7 @@ class Denoiser(Protocol):
 class Focus:
     """Where a decoding stands, for denoisers that compute less where nothing can be revealed.
 
-    ``rows`` are names that the rows keep until the decoding ends; ``block`` is the number of each row's current block and
+    ``rows`` are ids that the rows keep until the decoding ends; ``block`` is the number of each row's current block and
     ``active`` its positions, revealed ones included. Step 0 begins a decoding.
     """
 
@@ -61,34 +65,34 @@ class Focus:
     active: Bool[Tensor, "b L"]
     step: int
 
-    def doubled(self) -> Focus:
-        """Of two canvases per row, all first ones before all second ones: each has a name of its own."""
+    def double(self) -> Focus:
+        """For two canvases per row, all first ones before all second ones: each has an id of its own."""
         return Focus(
             torch.cat([2 * self.rows, 2 * self.rows + 1]), self.block.repeat(2), self.active.repeat(2, 1), self.step
         )
 
 
 class FocusedDenoiser(Denoiser, Protocol):
-    """A denoiser that wants to be told where the decoding stands. Without ``focus`` its answer depends on the canvas alone."""
+    """A denoiser that takes a focus. Without one its states depend on the canvas alone."""
 
     def hidden(
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None, focus: Focus | None = None
     ) -> Float[Tensor, "B L D"]: ...
 
 
-def focused(denoiser: Denoiser) -> TypeGuard[FocusedDenoiser]:
-    """Whether ``denoiser`` has the optional attribute ``focused``, and it is true."""
-    return bool(getattr(denoiser, "focused", False))
+def takes_focus(denoiser: Denoiser) -> TypeGuard[FocusedDenoiser]:
+    """Whether ``denoiser`` has the optional attribute ``takes_focus``, and it is true."""
+    return bool(getattr(denoiser, "takes_focus", False))
 
 
-def computed(denoiser: Denoiser, length: int) -> int:
+def count_positions(denoiser: Denoiser, length: int) -> int:
     """Positions that went through the denoiser: its own count, or every position of its canvases of this length."""
     return getattr(denoiser, "computed", denoiser.forwarded * length)
 
 
 @dataclass(frozen=True)
 class View:
-    """All a scheduler may look at: the live rows of one step. Dense properties are ``[b, L]``, −inf where nothing was priced.
+    """What a scheduler sees: the live rows of one step. Dense properties are ``[b, L]``, −inf where nothing was priced.
 
     ``rows`` are the live rows' indices in the caller's batch; ``index`` the place of each position inside its row's region
     (−1 outside), ``place`` the same inside its block; ``at`` the (row, position) pairs that were priced, in row-major order;
@@ -159,15 +163,17 @@ class View:
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """Scores positions: the higher, the sooner. A plain function will do; :func:`scheduler` declares what one needs."""
+    """Scores positions: the higher, the sooner. A plain function is one; :func:`scheduler` declares what it needs."""
 
     def __call__(self, view: View, /) -> Float[Tensor, "b L"]: ...
 
 
 @dataclass(frozen=True)
 class DeclaredScheduler:
-    """A scoring function and what it needs: ``needs_truth`` (the view carries the reference), ``prices_all`` (every hidden
-    position is priced, not only the eligible ones)."""
+    """A scoring function and its needs.
+
+    ``needs_truth``: the view carries the reference. ``prices_all``: every hidden position is priced, not only the eligible ones.
+    """
 
     score: Callable[[View], Float[Tensor, "b L"]]
     needs_truth: bool = False
@@ -178,7 +184,7 @@ class DeclaredScheduler:
 
 
 def scheduler(*, needs_truth: bool = False, prices_all: bool = False) -> Callable[[Scheduler], DeclaredScheduler]:
-    """Declares what a scoring function needs: ``@scheduler(needs_truth=True)`` above it."""
+    """Declare what a scoring function needs: ``@scheduler(needs_truth=True)`` above it."""
     return lambda score: DeclaredScheduler(score, needs_truth, prices_all)
 
 
@@ -190,7 +196,7 @@ def prices_all(scheduler: Scheduler) -> bool:
     return bool(getattr(scheduler, "prices_all", False))
 
 
-def rescored(inner: Scheduler, score: Callable[[View], Float[Tensor, "b L"]]) -> DeclaredScheduler:
+def wrap_scheduler(inner: Scheduler, score: Callable[[View], Float[Tensor, "b L"]]) -> DeclaredScheduler:
     """``score``, which calls ``inner``, with the needs that ``inner`` declares."""
     return DeclaredScheduler(score, needs_truth(inner), prices_all(inner))
 
@@ -207,7 +213,7 @@ class Pace(Protocol):
 
 @dataclass(frozen=True)
 class States:
-    """Every state that a decoding visited, flat: what rewards, training and viewers need, so that nobody runs the denoiser again.
+    """Every state that a decoding visited, flat: what rewards, training and viewers need, without another denoiser call.
 
     ``keys`` are the scores after division by the temperature; ``target_logp`` prices *all* candidates of the state.
     ``observed`` holds what the caller's ``observe`` returned, by name.
@@ -234,9 +240,9 @@ class States:
 class Trajectory:
     """The record of one decoding of ``B`` canvases; −1 and 0 pad rows with fewer than ``K`` reveals.
 
-    ``order[r, k]`` is the position revealed ``k``-th, ``step[r, k]`` the step it fell in (several share a step when the
+    ``order[r, k]`` is the ``k``-th revealed position, ``step[r, k]`` the step it fell in (several share a step when the
     decoding is parallel). ``logp`` is log p of the revealed token under the denoiser; under teacher forcing its row sum is
-    log p(x | σ). ``order_logp`` is log v of the choice at the order's temperature (0 for a greedy order). ``denoiser_calls``
+    log p(x | σ). ``order_logp`` is log v of the choice at the order temperature (0 for a greedy order). ``denoiser_calls``
     counts canvases, ``positions`` what was computed of them: a cache computes fewer than all.
     """
 
@@ -261,6 +267,9 @@ class Trajectory:
     def total_logp(self) -> Float[Tensor, "B"]:
         """log p(x | σ): the sum of what the denoiser gave to each revealed token (Eq. monte_carlo_return)."""
         return self.logp.sum(1)
+
+    def _repr_html_(self) -> str:
+        return RENDERERS["Trajectory"](self)
 
     @property
     def rank(self) -> Int[Tensor, "B L"]:
@@ -299,7 +308,7 @@ class Canvas:
 
     @property
     def truth(self) -> Int[Tensor, "B L"]:
-        """The target, which must be there."""
+        """The target; an error if there is none."""
         if self.target is None:
             raise ValueError("this canvas has no target: give the truth as Canvas(tokens, target)")
         return self.target
@@ -335,9 +344,9 @@ class Verdict:
     share: Float[Tensor, "B"]
 
     @classmethod
-    def of(cls, tokens: Int[Tensor, "B L"], target: Int[Tensor, "B L"], asked: Bool[Tensor, "B L"]) -> Verdict:
-        """Token by token, where it was asked for."""
-        share = ((tokens == target) & asked).sum(1) / asked.sum(1)
+    def of(cls, tokens: Int[Tensor, "B L"], target: Int[Tensor, "B L"], scored: Bool[Tensor, "B L"]) -> Verdict:
+        """Token by token, over the ``scored`` positions."""
+        share = ((tokens == target) & scored).sum(1) / scored.sum(1)
         return cls(exact=share == 1, share=share)
 
 
@@ -360,12 +369,12 @@ Judge = Callable[[Int[Tensor, "B L"], Int[Tensor, "B L"]], Bool[Tensor, "B"]]
 
 @runtime_checkable
 class Problems(Protocol):
-    """What a run trains on, made for one denoiser. Called with a step and a count it gives that step's canvases, always the same.
+    """What a run trains on, made for one denoiser. Called with a step and a count it returns that step's canvases, always the same.
 
     ``held_out`` are other problems, for choosing and measuring; ``which`` is a preset's ``validation`` and means what the kind of
     data says. ``fixed`` is every training canvas at once, for the second stage; ``vary``, where it is not None, shows canvases
-    and their orders under symmetries (:data:`unmask.training.denoiser.path_masks.Vary`). ``judge``, where it is not None, says which answers to the
-    training canvases are right; where it is, only the target is.
+    and their orders under symmetries (:data:`unmask.training.denoiser.path_masks.Vary`). ``judge``, where it is not None, says
+    which answers to the training canvases are right; where it is None, only the target is.
     """
 
     @property

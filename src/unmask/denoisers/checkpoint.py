@@ -1,11 +1,12 @@
-"""Weights on disk by name: one safetensors file or several, mapped into memory and read when asked. Nothing is unpickled.
+"""Denoisers on disk: ``config.json`` beside weights in one safetensors file or several. Nothing is unpickled.
 
-A tensor that is asked for in the type it is stored in, on the CPU, *is* the file: no copy is made until somebody writes to it.
-Do not overwrite a file that is mapped.
+Weights are mapped into memory and read when needed. A tensor that is read in the type it is stored in, on the CPU, *is* the file:
+it is copied when something writes to it. Do not overwrite a file that is mapped.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Collection, Mapping
@@ -14,14 +15,64 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.runs.atomic import write_folder
+from unmask.runs.config import read
+
+FAMILY = "unmask"
+"""The ``family`` in the ``config.json`` of this library's own denoisers."""
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHOWN = 4
-"""How many of the tensors that do not fit an error names."""
-SMALL = 2**24
-"""Numbers that cost nothing to make room for."""
+"""How many mismatched tensors an error names."""
+UNCHECKED = 2**24
+"""Configurations that need fewer weights than this are built without a check of the file's size."""
 Shape = tuple[int, ...]
+
+
+def save_denoiser(denoiser: Transformer, folder: str | Path, dtype: torch.dtype | None = None) -> Path:
+    """Write the configuration and the weights, in ``dtype`` if given (float16 halves the file)."""
+    config = {"family": FAMILY, **dataclasses.asdict(denoiser.config)}
+    weights = {name: p.detach().to(dtype or p.dtype).contiguous() for name, p in denoiser.named_parameters()}
+    with write_folder(folder) as aside:
+        save_file(weights, aside / SINGLE)
+        (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    return Path(folder)
+
+
+def load_folder(
+    folder: str | Path, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+) -> Transformer:
+    """The denoiser that :func:`save_denoiser` wrote, frozen and ready to decode."""
+    file = Path(folder) / SINGLE
+    config = read_config(Path(folder))
+    checkpoint = Checkpoint(file)
+    require_plausible_size(config.least_weights, checkpoint.shapes, file)
+    denoiser = Transformer(config)
+    expected = {name: tuple(p.shape) for name, p in denoiser.named_parameters()}
+    require_matching_shapes(expected, checkpoint.shapes, file)
+    # Copied, not mapped: training writes its result over the folder it started from. Not strict: a tied head has no tensor of
+    # its own, and the names were compared above.
+    denoiser.load_state_dict({name: checkpoint.read(name, dtype) for name in checkpoint.shapes}, strict=False)
+    return denoiser.to(device=device, dtype=dtype).requires_grad_(False).eval()
+
+
+def read_config(folder: Path) -> TransformerConfig:
+    """The configuration of one of this library's own denoisers."""
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ValueError(f"expected a denoiser's folder with a config.json, got {folder}")
+    stored = read_json(file)
+    if stored.pop("family", None) != FAMILY:
+        raise ValueError(f'{file} is not a denoiser of this library: expected "family": "{FAMILY}"')
+    config = read(TransformerConfig, {key: value for key, value in stored.items() if value is not None}, str(file))
+    pad = [] if config.pad_id is None else [config.pad_id]
+    tokens = (config.mask_id, *config.end_ids, *config.forbidden_ids, *pad)
+    if wrong := [token for token in tokens if not 0 <= token < config.vocab_size]:
+        raise ValueError(f"{file}: expected tokens below vocab_size, {config.vocab_size}, got {wrong[0]}")
+    return config
 
 
 class Checkpoint:
@@ -56,7 +107,9 @@ class Checkpoint:
         return tensor.to(device=device, dtype=dtype)
 
 
-def fit(expected: Mapping[str, Shape], found: Mapping[str, Shape], where: Path, optional: Collection[str] = ()) -> None:
+def require_matching_shapes(
+    expected: Mapping[str, Shape], found: Mapping[str, Shape], where: Path, optional: Collection[str] = ()
+) -> None:
     """Refuse weights that are not exactly those of the model, naming the first few that are missing, extra or misshapen."""
     wrong = [f"{name} is missing" for name in expected.keys() - found.keys()]
     wrong += [f"{name} is not in the model" for name in found.keys() - expected.keys() - set(optional)]
@@ -70,12 +123,12 @@ def fit(expected: Mapping[str, Shape], found: Mapping[str, Shape], where: Path, 
         raise ValueError(f"{where} does not fit its configuration: {'; '.join(sorted(wrong)[:SHOWN])}{more}")
 
 
-def enough(least: int, found: Mapping[str, Shape], where: Path) -> None:
-    """Refuse weights that are far fewer than the configuration asks for, before memory is spent on what it asks for."""
-    held = sum(math.prod(shape) for shape in found.values())
-    if least > 2 * held + SMALL:  # what is nearer is looked at tensor by tensor
+def require_plausible_size(least: int, found: Mapping[str, Shape], where: Path) -> None:
+    """Refuse a configuration that needs far more weights than the file has, before memory is allocated for them."""
+    stored = sum(math.prod(shape) for shape in found.values())
+    if least > 2 * stored + UNCHECKED:  # smaller differences are found tensor by tensor
         raise ValueError(
-            f"{where} does not fit its configuration: it holds {held:,} numbers, the configuration asks for {least:,} or more"
+            f"{where} does not fit its configuration: it holds {stored:,} numbers, the configuration needs {least:,} or more"
         )
 
 

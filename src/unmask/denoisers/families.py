@@ -1,8 +1,11 @@
-"""Public masked diffusion language models on our own transformer: their configuration, and which of their tensors is which of ours.
+"""Public masked diffusion language models on our own transformer: their configuration and the names of their tensors.
 
 LLaDA, iLLaDA, Dream (with DiffuCoder) and SMDM are bidirectional Llama blocks that differ in names and in a few switches, so a
 table of names and a function from their ``config.json`` to ours is all it takes. Their own code is never run. What this transformer
 cannot do (another norm, an activation, a bias where it has none) is refused, never ignored.
+
+A family is an entry point of the group ``unmask.denoisers``, named for the ``architectures`` of its ``config.json``. A plug-in
+registers a :class:`Family`, or a function with the signature of :data:`LoadDenoiser` where this transformer does not fit.
 """
 
 from __future__ import annotations
@@ -10,10 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from unmask.denoisers.checkpoint import Shape
 from unmask.denoisers.transformer import TransformerConfig
+from unmask.runs.names import EntryPoints
 
 MOST_PADDING = 2**16
 """Rows of an embedding beyond its vocabulary."""
@@ -21,7 +28,7 @@ MOST_PADDING = 2**16
 
 @dataclass(frozen=True)
 class Published:
-    """What a checkpoint says of itself: ``config.json``, the shapes of its tensors, the ids of its tokenizer's added tokens."""
+    """A published checkpoint: its ``config.json``, the shapes of its tensors, the ids of its tokenizer's added tokens."""
 
     stored: Mapping[str, Any]
     shapes: Mapping[str, Shape]
@@ -215,12 +222,15 @@ _lit_gpt = _names(
     "norm_1", *["attn.attn"] * 3, "attn.proj", "norm_2", *(f"mlp.swiglu.w{n}" for n in (1, 2, 3)),
 )  # fmt: skip
 
+LLADA = Family(llada, _olmo)
+ILLADA = Family(illada, _huggingface)
+DREAM = Family(dream, _huggingface)
 SMDM = Family(smdm, _lit_gpt, fused=True)
-BY_ARCHITECTURE = {
-    "LLaDAModelLM": Family(llada, _olmo),
-    "ILLaDAForCausalLM": Family(illada, _huggingface),
-    "DreamModel": Family(dream, _huggingface),
-}
+
+LoadDenoiser = Callable[[Path, torch.dtype, torch.device | str | None, Any], Any]
+"""``load(folder, dtype, device, device_map)`` → a frozen ``Denoiser``."""
+DENOISERS = EntryPoints("unmask.denoisers")
+"""Architecture → :class:`Family` or :data:`LoadDenoiser`."""
 BY_MODEL_TYPE = {"llada": "LLaDAModelLM", "illada": "ILLaDAForCausalLM", "Dream": "DreamModel"}
 REFUSED = {
     "LLaDAMoEModelLM": "a mixture of experts",
@@ -229,11 +239,11 @@ REFUSED = {
 }
 
 
-def recognised(stored: Mapping[str, Any]) -> Family | None:
-    """The family that a ``config.json`` names; None if it is none of these. No configuration at all is SMDM's way."""
+def find_family(stored: Mapping[str, Any]) -> Family | LoadDenoiser | None:
+    """What is registered for the architecture that a ``config.json`` names, if anything. SMDM's checkpoints have no file."""
     if not stored or ("n_embd" in stored and "architectures" not in stored):
         return SMDM
     architecture = str((stored.get("architectures") or [BY_MODEL_TYPE.get(str(stored.get("model_type")))])[0])
     if architecture in REFUSED:
-        raise ValueError(f"{architecture} is {REFUSED[architecture]}: expected one of {', '.join(BY_ARCHITECTURE)}")
-    return BY_ARCHITECTURE.get(architecture)
+        raise ValueError(f"{architecture} is {REFUSED[architecture]}: expected one of {', '.join(DENOISERS)}")
+    return DENOISERS.get(architecture)

@@ -1,4 +1,4 @@
-"""From files to a frozen denoiser: our own folders, the published families, any masked language model of transformers.
+"""Names, files and hub ids to frozen denoisers: our own folders, registered families, masked language models of transformers.
 
 ``[rows, D]`` are the shapes of weights; ``G`` groups of key/value heads.
 """
@@ -15,22 +15,30 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from unmask.assets import MODELS
-from unmask.denoisers.checkpoint import Checkpoint, Shape, enough, fit, has_weights, read_json
-from unmask.denoisers.families import BY_ARCHITECTURE, Family, Published, recognised
-from unmask.denoisers.folder import FAMILY, load_folder
+from unmask.denoisers.checkpoint import (
+    FAMILY,
+    Checkpoint,
+    Shape,
+    has_weights,
+    load_folder,
+    read_json,
+    require_matching_shapes,
+    require_plausible_size,
+)
+from unmask.denoisers.families import DENOISERS, Family, Published, find_family
 from unmask.denoisers.lora import base_of, has_adapter, load_adapter
 from unmask.denoisers.masked_lm import MaskedLM, load_masked_lm
-from unmask.denoisers.placement import DeviceMap, device_of, dispatched, resolved
+from unmask.denoisers.placement import DeviceMap, device_of, dispatch, resolve_device_map
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.names import did_you_mean
 from unmask.runs.presets import list_presets
 
 HUB_FILES = ["*.json", "model*.safetensors", "vocab.txt", "merges.txt", "*.model", "README.md"]
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError)
-"""What a configuration with values of other types than it should have leads to."""
+"""The errors that a configuration with values of wrong types leads to."""
 
 
-def shipped() -> list[str]:
+def list_denoisers() -> list[str]:
     """The denoisers inside the package."""
     return sorted(path.parent.name for path in MODELS.glob("*/model.safetensors"))
 
@@ -44,8 +52,8 @@ def load_denoiser(
     """A frozen denoiser by its shipped name, its folder (or the run that trained it), its safetensors file, or its id on the hub.
 
     A file in a repository of several is ``owner/name/path/to/file.safetensors``. ``device_map="auto"`` spreads a denoiser that is
-    larger than one device. An adapter's folder gives its base with the adapter on it. What loads, and from what, is in
-    ``docs/backbones.md``. The published code of a model is never run.
+    larger than one device. An adapter's folder gives its base with the adapter on it. ``docs/backbones.md`` lists what loads;
+    a plug-in adds a family through the entry points ``unmask.denoisers``. The published code of a model is never run.
     """
     path = Path(name)
     if path.suffix == ".safetensors" and path.is_file():
@@ -57,14 +65,14 @@ def load_denoiser(
             return load_checkpoint(folder, dtype, device, device_map)
     if isinstance(name, Path) or path.exists():
         raise ValueError(
-            f"expected a denoiser's folder with config.json and model.safetensors, got {name}{made_by(name)}"
+            f"expected a denoiser's folder with config.json and model.safetensors, got {name}{suggest_training(name)}"
         )
     on_hub = name.count("/") == 1 or (name.count("/") > 1 and name.endswith(".safetensors"))
     if on_hub and not name.startswith((".", "/", "~")):
         return load_checkpoint(_download(name), dtype, device, device_map)
     raise ValueError(
-        f"no denoiser {name!r}: expected a folder, a hub id, or one of {', '.join(shipped())}"
-        f"{did_you_mean(name, shipped())}{made_by(name)}"
+        f"no denoiser {name!r}: expected a folder, a hub id, or one of {', '.join(list_denoisers())}"
+        f"{did_you_mean(name, list_denoisers())}{suggest_training(name)}"
     )
 
 
@@ -81,15 +89,17 @@ def load_checkpoint(
         if device_map is None:
             return load_folder(path, dtype, device)
         denoiser = load_folder(path, dtype)
-        return dispatched(denoiser, resolved(denoiser, dtype, device, device_map))
+        return dispatch(denoiser, resolve_device_map(denoiser, dtype, device, device_map))
     try:
-        family = recognised(stored)
+        family = find_family(stored)
     except MALFORMED as error:
         raise ValueError(f"{file}: {_reason(error)}") from error
-    if family is not None:
+    if isinstance(family, Family):
         return load_family(family, path, stored, dtype, device, device_map)
+    if family is not None:
+        return family(path, dtype, device, device_map)
     if "architectures" not in stored and "model_type" not in stored:
-        kinds = ", ".join(BY_ARCHITECTURE)
+        kinds = ", ".join(DENOISERS)
         raise ValueError(
             f'{file} is not a denoiser\'s: expected "family": "{FAMILY}", or architectures such as {kinds} or …ForMaskedLM'
         )
@@ -110,11 +120,11 @@ def load_family(
         config = family.configure(Published(stored, checkpoint.shapes, added_tokens(path)))
     except MALFORMED as error:
         raise ValueError(f"{path}: {_reason(error)}") from error
-    enough(config.least_weights, checkpoint.shapes, path)
+    require_plausible_size(config.least_weights, checkpoint.shapes, path)
     for name, token in (("mask", config.mask_id), ("padding", config.pad_id), *(("end", i) for i in config.end_ids)):
         if token is not None and (not isinstance(token, int) or not 0 <= token < config.vocab_size):
             raise ValueError(f"{path}: the {name} token is {token}, but the embedding has {config.vocab_size} rows")
-    with torch.device("meta"), _Uninitialised():
+    with torch.device("meta"), SkipInitialisation():
         denoiser = Transformer(config)
     shapes = {name: tuple(p.shape) for name, p in denoiser.named_parameters()}
     expected: dict[str, Shape] = {}
@@ -122,14 +132,14 @@ def load_family(
         theirs = family.theirs(ours)
         expected[theirs] = (expected.get(theirs, (0,))[0] + shape[0], *shape[1:])
     head = family.theirs("head.weight")
-    fit(expected, checkpoint.shapes, path, optional=[head] if config.tied_head else ())
-    where = resolved(denoiser, dtype, device, device_map)
+    require_matching_shapes(expected, checkpoint.shapes, path, optional=[head] if config.tied_head else ())
+    where = resolve_device_map(denoiser, dtype, device, device_map)
 
     def read(ours: str) -> Tensor:
         theirs, place = family.theirs(ours), device_of(ours, where)
         if not family.fused or ".attention." not in ours or ours.endswith("out.weight"):
             return checkpoint.read(theirs, dtype, place)
-        return unfused(checkpoint.read(theirs), config, ours.split(".")[-2]).to(place, dtype)
+        return split_qkv(checkpoint.read(theirs), config, ours.split(".")[-2]).to(place, dtype)
 
     denoiser.load_state_dict({ours: read(ours) for ours in shapes}, strict=False, assign=True)
     if config.tied_head:
@@ -138,11 +148,11 @@ def load_family(
             checkpoint.read(head), checkpoint.read(family.theirs("embedding.weight"))
         ):
             raise ValueError(f"{path}: the configuration ties the head to the embedding, but {head} is another tensor")
-    return dispatched(denoiser.requires_grad_(False).eval(), where)
+    return dispatch(denoiser.requires_grad_(False).eval(), where)
 
 
-class _Uninitialised(TorchFunctionMode):
-    """Leave weights as they are made: on the meta device there is nothing to fill, and trying imports half of torch's compiler."""
+class SkipInitialisation(TorchFunctionMode):
+    """Skip ``torch.nn.init``: on the meta device there is nothing to fill, and trying imports half of torch's compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
@@ -151,7 +161,7 @@ class _Uninitialised(TorchFunctionMode):
         return func(*args, **given)
 
 
-def unfused(fused: Float[Tensor, "rows D"], config: TransformerConfig, part: str) -> Float[Tensor, "part D"]:
+def split_qkv(fused: Float[Tensor, "rows D"], config: TransformerConfig, part: str) -> Float[Tensor, "part D"]:
     """lit-gpt's ``attn.attn``: for each of ``G`` groups its queries, then one key head, then one value head."""
     groups = config.n_kv_heads or config.n_heads
     queries = config.n_heads // groups
@@ -176,7 +186,7 @@ def added_tokens(path: Path) -> dict[str, int]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a file, from an error that was met in reading it."""
+    """One line about a file, from an error that reading it raised."""
     if isinstance(error, KeyError):
         return f"{error.args[0]} is missing"
     return str(error) if isinstance(error, ValueError) else f"it is malformed: {error}"
@@ -195,7 +205,7 @@ def _download(name: str) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"there is no folder {name!r}, and the hub has not given such a denoiser: {reason}{made_by(name)}"
+            f"{name!r} is neither a local folder nor a model on the Hub: {reason}{suggest_training(name)}"
         ) from error
     if not has_weights(folder):
         raise ValueError(
@@ -204,8 +214,8 @@ def _download(name: str) -> Path:
     return folder
 
 
-def made_by(name: str | Path) -> str:
-    """The end of an error message: the command that trains a denoiser of that name, if there is one."""
+def suggest_training(name: str | Path) -> str:
+    """The end of an error message: the command that trains a denoiser of that name, if a preset has it."""
     preset = Path(name).name
     known = any(preset == entry.name for entry in list_presets("pretrain"))
     return f"; unmask pretrain --preset {preset} --out {name} trains one" if known else ""

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from unmask.denoisers.checkpoint import fit, read_json
+from unmask.denoisers.checkpoint import read_json, require_matching_shapes
 from unmask.denoisers.masked_lm import MaskedLM
 from unmask.denoisers.transformer import Transformer
 
@@ -31,7 +31,7 @@ Tunable = Transformer | MaskedLM
 
 
 def add_lora(denoiser: Tunable, rank: int, alpha: float, targets: Sequence[str] = (), seed: int = 0) -> Tunable:
-    """Put adapters on the denoiser, in place. They, and only they, ask for gradients; before training they change nothing.
+    """Put adapters on the denoiser, in place. Only they get gradients; before training they change nothing.
 
     ``targets`` are the last names of linear layers. Without any it is every linear layer between embedding and head.
     """
@@ -84,7 +84,7 @@ def base_of(folder: Path) -> str:
     """The name of the denoiser that an adapter belongs to."""
     base = read_json(folder / CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
-        raise ValueError(f"{folder / CONFIG} does not say whose adapter it is: expected base_model_name_or_path")
+        raise ValueError(f"{folder / CONFIG} does not name the base of the adapter: expected base_model_name_or_path")
     if has_adapter(Path(base)) or has_adapter(Path(base) / "denoiser"):
         raise ValueError(f"{folder / CONFIG}: its base {base} is an adapter itself: merge that one first")
     return base
@@ -102,7 +102,8 @@ def load_adapter(denoiser: Tunable, folder: Path) -> Tunable:
         raise ValueError(f"cannot read the adapter {folder / WEIGHTS}: {error}") from error
     tuned = add_lora(denoiser, rank, float(alpha), targets)
     expected = {name: tuple(tensor.shape) for name, tensor in adapter_weights(tuned).items()}
-    fit(expected, {name: tuple(tensor.shape) for name, tensor in weights.items()}, folder / WEIGHTS)
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    require_matching_shapes(expected, found, folder / WEIGHTS)
     tuned.load_state_dict(weights, strict=False)
     return tuned.requires_grad_(False).eval()
 

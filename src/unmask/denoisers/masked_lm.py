@@ -7,7 +7,7 @@ positions pay for the vocabulary. Padding is hidden from attention, from the pos
 rescales embeddings by the share of masks), so a row is the same alone and in a batch. Both facts are tried on a short canvas when
 a model is wrapped: a head that is not found is an error, a model that padding changes refuses padding.
 
-transformers is imported only here, and never told to trust remote code.
+transformers is imported only here, always with ``trust_remote_code=False``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "voca
 
 @dataclass(frozen=True)
 class MaskedLMConfig:
-    """What order policies ask of a denoiser's configuration."""
+    """What order policies need of a denoiser's configuration."""
 
     vocab_size: int
     width: int
@@ -186,7 +186,7 @@ def load_masked_lm(
         raise ValueError(f"device is {device} and device_map {device_map!r}: give one of them")
     safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     try:
-        with quiet():
+        with silence_transformers():
             model, info = transformers.AutoModelForMaskedLM.from_pretrained(
                 folder, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True, **safe
             )
@@ -201,8 +201,8 @@ def load_masked_lm(
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """transformers draws progress bars and tables; a library does not."""
+def silence_transformers() -> Iterator[None]:
+    """Without the progress bars and tables that transformers prints."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

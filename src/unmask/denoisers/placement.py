@@ -1,4 +1,4 @@
-"""Where the weights of a denoiser stand: one device, or several that accelerate's hooks carry the states between."""
+"""The devices and the type of a denoiser's weights: one device, or several with accelerate's hooks between them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from typing import Any
 import torch
 
 from unmask.denoisers.transformer import Transformer
+from unmask.runs.names import did_you_mean
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DeviceMap = str | dict[str, Any]
-"""``"auto"``, or module → device: ``{"embedding": 0, "blocks.0": 0, …, "norm": 1, "head": 1}``; ``""`` stands for all."""
+"""``"auto"``, or module → device: ``{"embedding": 0, "blocks.0": 0, …, "norm": 1, "head": 1}``; ``""`` is the whole model."""
 
 
-def placed(device: str | None) -> dict[str, Any]:
-    """The options of ``load_denoiser`` for a device by its name: "cuda:1"; "auto" for all there are; the CPU for none.
+def parse_dtype(name: str) -> torch.dtype:
+    """The type of that name."""
+    if name not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {name!r}{did_you_mean(name, DTYPES)}")
+    return DTYPES[name]
 
-    A device that nobody knows, or that is not there, is refused before anything is read.
+
+def device_options(device: str | None) -> dict[str, Any]:
+    """The options of ``load_denoiser`` for a device by its name: "cuda:1"; "auto" for all there are; None for the CPU.
+
+    An unknown or missing device is refused before anything is read.
     """
     if device == "auto":
         return {"device_map": "auto"}
@@ -38,7 +47,7 @@ def placed(device: str | None) -> dict[str, Any]:
     return {"device": device}
 
 
-def resolved(
+def resolve_device_map(
     denoiser: Transformer, dtype: torch.dtype, device: torch.device | str | None, device_map: DeviceMap | None
 ) -> dict[str, Any]:
     """Module → device for a denoiser that has no memory yet. ``"auto"`` fills the GPUs evenly, then the CPU's memory."""
@@ -54,9 +63,9 @@ def resolved(
         return device_map
     if device_map != "auto":
         raise ValueError(f"device_map must be 'auto' or a dictionary from module to device, got {device_map!r}")
-    whole = ["Block"]
-    memory = get_balanced_memory(denoiser, dtype=dtype, no_split_module_classes=whole)
-    found = infer_auto_device_map(denoiser, max_memory=memory, no_split_module_classes=whole, dtype=dtype)
+    unsplit = ["Block"]
+    memory = get_balanced_memory(denoiser, dtype=dtype, no_split_module_classes=unsplit)
+    found = infer_auto_device_map(denoiser, max_memory=memory, no_split_module_classes=unsplit, dtype=dtype)
     if "disk" in found.values():
         size = sum(p.numel() for p in denoiser.parameters()) * dtype.itemsize
         raise ValueError(
@@ -66,17 +75,17 @@ def resolved(
     return dict(found)
 
 
-def device_of(parameter: str, where: Mapping[str, Any]) -> Any:
-    """The device of a parameter: that of the closest module around it."""
-    around = [module for module in where if module == "" or f"{parameter}.".startswith(f"{module}.")]
-    return where[max(around, key=len)]
+def device_of(parameter: str, device_map: Mapping[str, Any]) -> Any:
+    """The device of a parameter: that of the innermost module that ``device_map`` names."""
+    around = [module for module in device_map if module == "" or f"{parameter}.".startswith(f"{module}.")]
+    return device_map[max(around, key=len)]
 
 
-def dispatched(denoiser: Transformer, where: Mapping[str, Any]) -> Transformer:
-    """The denoiser on its device; or, where there are several, with hooks that move the states between them."""
-    if len(set(where.values())) == 1:
-        return denoiser.to(next(iter(where.values())))
+def dispatch(denoiser: Transformer, device_map: Mapping[str, Any]) -> Transformer:
+    """Move the denoiser to its device; with several, add hooks that move the states between them."""
+    if len(set(device_map.values())) == 1:
+        return denoiser.to(next(iter(device_map.values())))
     from accelerate import dispatch_model
 
-    dispatch_model(denoiser, device_map=dict(where))
+    dispatch_model(denoiser, device_map=dict(device_map))
     return denoiser

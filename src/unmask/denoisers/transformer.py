@@ -14,65 +14,52 @@ optionally a bias on q, k and v, SwiGLU. Two things are ours:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
+from typing import Annotated, Literal
 
+import pydantic
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.decoding.kv_store import Exchange, Kept, Packed
+from unmask.decoding.kv_store import Exchange, KVStore, Packed
+from unmask.runs.config import Count, Positive, config
 
 LARGEST_GRID = 25
 """The relations of a grid's cells are a mask of its size to the fourth."""
 
 
-@dataclass(frozen=True)
+@config
 class TransformerConfig:
     """The shape of a denoiser and the ids it reserves. ``head_rows`` (``vocab_size`` if None) is the ``V`` of its logits.
 
     ``rope_float32``: rotate queries and keys in float32 whatever the weights are, as LLaDA does.
     """
 
-    vocab_size: int
-    width: int
-    n_layers: int
-    n_heads: int
-    ffn: int
+    vocab_size: Count
+    width: Count
+    n_layers: Count
+    n_heads: Count
+    ffn: Count
     mask_id: int
-    max_length: int = 4096
-    n_kv_heads: int | None = None
-    head_width: int | None = None
-    head_rows: int | None = None
-    positions: str = "rotary"
-    rope_theta: float = 10_000.0
+    max_length: Count = 4096
+    n_kv_heads: Count | None = None
+    head_width: Count | None = None
+    head_rows: Count | None = None
+    positions: Literal["rotary", "learned", "none"] = "rotary"
+    rope_theta: Positive = 10_000.0
     rope_float32: bool = False
     qkv_bias: bool = False
-    norm_eps: float = 1e-5
+    norm_eps: Positive = 1e-5
     tied_head: bool = False
     logit_shift: bool = False
-    grid: int | None = None
+    grid: Annotated[int, pydantic.Field(ge=1, le=LARGEST_GRID)] | None = None
     pad_id: int | None = None
     end_ids: tuple[int, ...] = ()
-    forbidden_ids: tuple[int, ...] = field(default=())
+    forbidden_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "width", "n_layers", "n_heads", "ffn", "max_length")
-        for name in (*sizes, "n_kv_heads", "head_width", "head_rows", "grid"):
-            value = getattr(self, name)
-            if value is None and name not in sizes:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        for name in ("rope_theta", "norm_eps"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be a positive number, got {value!r}")
-        if self.grid is not None and self.grid > LARGEST_GRID:
-            raise ValueError(f"grid must be at most {LARGEST_GRID}, got {self.grid}")
-        if self.positions not in ("rotary", "learned", "none"):
-            raise ValueError(f"positions must be 'rotary', 'learned' or 'none', got {self.positions!r}")
         if self.head_width is None and self.width % self.n_heads:
             raise ValueError(
                 f"width {self.width} is not a multiple of n_heads {self.n_heads}: change either or set head_width"
@@ -86,7 +73,7 @@ class TransformerConfig:
 
     @property
     def least_weights(self) -> int:
-        """A bound from below on how many numbers its weights are: known before memory is spent on them."""
+        """A lower bound on the number of weights, known before memory is allocated for them."""
         places = self.max_length if self.positions == "learned" else 0
         head = 0 if self.tied_head else self.head_rows or self.vocab_size
         inner = self.n_heads * (self.head_width or self.width // self.n_heads)
@@ -203,13 +190,13 @@ class Transformer(nn.Module):
         self,
         tokens: Int[Tensor, "B L"],
         attention: Bool[Tensor, "B L"] | None = None,
-        kept: Kept | None = None,
+        store: KVStore | None = None,
         active: Bool[Tensor, "B L"] | None = None,
     ) -> Float[Tensor, "B L D"]:
         """States that predict each position. ``attention`` is False on padding, which is neither seen nor counted in positions.
 
-        ``kept`` is filled with what the canvases were made of. With ``active`` too, only those positions are computed; the others'
-        keys, values and states are as they were when ``kept`` was filled.
+        ``store`` is filled with keys, values and states. With ``active`` too, only those positions are computed; the others keep
+        the keys, values and states of the time when ``store`` was filled.
         """
         self.forwarded += len(tokens)
         if tokens.shape[1] > self.config.max_length:
@@ -225,19 +212,19 @@ class Transformer(nn.Module):
             x = x + self.position(here)
         attend = self._attend(here, attention, x.dtype, packed)
         for number, block in enumerate(self.blocks):
-            x = block(x, attend if kept is None else partial(attend, exchange=kept.exchange(number, packed)))
+            x = block(x, attend if store is None else partial(attend, exchange=store.exchange(number, packed)))
         x = self.norm(x).to(tokens.device)  # the last block may stand on another device than the first
-        if kept is not None:
-            x = kept.remember(x, packed)
+        if store is not None:
+            x = store.merge_states(x, packed)
         # A row's first token has no left neighbour (padding is none): it is predicted from its own state.
         return torch.where(places[..., None] == 0, x, x.roll(1, dims=1)) if self.config.logit_shift else x
 
     def logits(self, hidden: Float[Tensor, "*N D"]) -> Float[Tensor, "*N V"]:
         return self.head(hidden).to(hidden.device)
 
-    def keep(self) -> Kept:
+    def new_store(self) -> KVStore:
         """An empty store for what ``hidden`` may reuse."""
-        return Kept()
+        return KVStore()
 
     def _needed(self, active: Bool[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -> Bool[Tensor, "B L"]:
         """What must be computed for the states of ``active``: with a shift also the left neighbours; never padding."""

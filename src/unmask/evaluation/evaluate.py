@@ -24,7 +24,7 @@ from torch import Tensor
 
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Denoiser, Scheduler, Task
+from unmask.decoding.protocols import RENDERERS, Denoiser, Scheduler, Task
 from unmask.evaluation.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
 from unmask.runs.atomic import atomic_write
 from unmask.runs.processes import ProcessGroup
@@ -91,6 +91,9 @@ class Report:
             if row.scheduler == scheduler and decoding in (None, row.decoding):
                 return row
         raise ValueError(f"no row for {scheduler!r}: the report has {', '.join(r.scheduler for r in self.rows)}")
+
+    def _repr_html_(self) -> str:
+        return RENDERERS["Report"](self)
 
     def write(self, path: str | Path, **extra: Any) -> None:
         """Everything as JSON. What was not measured (``nll`` on request) or has no limit (the interval of one) is null."""

@@ -41,7 +41,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Watch:
-    """What to do while decoding: ``on_step`` is called after every step, ``record`` keeps all states."""
+    """What happens while decoding: ``on_step`` is called after every step, ``record`` keeps all states."""
 
     on_step: Callable[[Step], None] | None = None
     record: bool = False
@@ -55,16 +55,15 @@ def generate(
     decoding: Decoding = Decoding(),  # noqa: B008
     *,
     length: int = 128,
-    chat: bool = False,
     seeds: Sequence[int] | None = None,
     watch: Watch = Watch(),  # noqa: B008
 ) -> Generation:
     """Continue each prompt by at most ``length`` tokens, up to its first end token.
 
-    ``decoding`` holds the options of the loop. ``chat`` uses the tokenizer's chat template. ``seeds`` has a number per prompt for
-    whatever is drawn.
+    A prompt is a text, or a conversation that the tokenizer's chat template formats: ``[{"role": "user", "content": "…"}]``.
+    ``seeds`` has a number per prompt, for everything that is drawn.
     """
-    canvas = prompt_canvas(denoiser, tokenizer, prompts, length, chat)
+    canvas = prompt_canvas(denoiser, tokenizer, prompts, length)
     if decoding.min_length > length:
         raise ValueError(f"min_length must be in 0 .. {length}, the length, got {decoding.min_length}")
     trajectory = _decode(denoiser, scheduler, canvas, decoding, seeds, watch)
@@ -83,8 +82,8 @@ def infill(
 ) -> Generation:
     """Fill the gaps of texts: ``"The <mask> sat on <mask:3>."``, or ``["The", 1, " sat on", 3, "."]``.
 
-    A gap has as many tokens as it says: no end token is put into it, whatever ``decoding`` says of end tokens. Blocks count from
-    the first gap on, given text included. The prompt of the guidance is what stands before the first gap.
+    A gap keeps its length: no end token is put into it, and the end-token options of ``decoding`` are ignored. Blocks count from
+    the first gap on, given text included. The prompt of the guidance is the text before the first gap.
     """
     canvas = gap_canvas(denoiser, tokenizer, templates)
     decoding = replace(decoding, ends="forbid", min_length=0, stop_at_end=False)

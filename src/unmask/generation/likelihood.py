@@ -2,7 +2,7 @@
 
 ``N`` rows, each a prompt and an answer of ``L`` tokens, all ids.
 
-* ``path_likelihood``: exact, for the order that a scheduler takes. A greedy order visits one path for a given answer, so
+* ``order_likelihood``: exact, for the order that a scheduler takes. A greedy scheduler has one order for a given answer, so
   log P(x) = Σ_t log p(x_{i_t} | x̃^{(t−1)}), the loop under teacher forcing. ``greedy`` says whether decoding would give this
   answer.
 * ``monte_carlo_likelihood``: LLaDA's estimate of the bound that averages over all orders,
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from unmask.decoding.draws import counter_uniform
-from unmask.decoding.guidance import Guided
+from unmask.decoding.guidance import GuidedDenoiser
 from unmask.decoding.loop import Step, unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
@@ -31,14 +31,14 @@ MASK_SIZE, MASK_PLACE = 21, 22
 
 @dataclass(frozen=True)
 class Scored:
-    """``logp`` of each answer; ``greedy``: whether decoding gives it, None where nobody looked; what all rows together cost."""
+    """``logp`` of each answer; ``greedy``: whether decoding gives it, None where that is not known; the cost of all rows."""
 
     logp: list[float]
     greedy: list[bool | None]
     denoiser_calls: int
 
 
-def path_likelihood(
+def order_likelihood(
     denoiser: Denoiser,
     scheduler: Scheduler,
     prompts: Sequence[Sequence[int]],
@@ -48,9 +48,9 @@ def path_likelihood(
 ) -> Scored:
     """Exact log-likelihood of each answer along the order that ``scheduler`` takes when the answer's tokens are revealed.
 
-    Of ``decoding``, blocks, steps, pace, the order's temperature and guidance count: all else would not be exact.
+    Of ``decoding``, block, steps, pace, order temperature and guidance are used: the other options would not be exact.
     """
-    canvas, target = _forced(denoiser, prompts, answers)
+    canvas, target = _target_canvas(denoiser, prompts, answers)
     exact = Decoding(
         decoding.block,
         decoding.steps,
@@ -88,8 +88,8 @@ def monte_carlo_likelihood(
     draws = [(row, sample) for row in range(len(prompts)) for sample in range(samples)]
     for start in range(0, len(draws), rows_at_once):
         part = draws[start : start + rows_at_once]
-        canvas, target = _forced(denoiser, [prompts[r] for r, _ in part], [answers[r] for r, _ in part])
-        model = Guided(denoiser, guidance, canvas.start) if guidance else denoiser
+        canvas, target = _target_canvas(denoiser, [prompts[r] for r, _ in part], [answers[r] for r, _ in part])
+        model = GuidedDenoiser(denoiser, guidance, canvas.start) if guidance else denoiser
         masked = torch.zeros_like(canvas.region)
         weight = torch.zeros(len(part), dtype=torch.float64)
         for n, (row, sample) in enumerate(part):
@@ -106,11 +106,11 @@ def monte_carlo_likelihood(
         logp = prices.logp.gather(1, target[at][:, None])[:, 0].double().cpu()
         sums = torch.zeros(len(part), dtype=torch.float64).index_add(0, at[0].cpu(), logp)
         totals.index_add_(0, torch.tensor([row for row, _ in part]), sums * weight)
-    nobody: list[bool | None] = [None] * len(prompts)
-    return Scored((totals / samples).tolist(), nobody, denoiser.forwarded - calls)
+    unknown: list[bool | None] = [None] * len(prompts)
+    return Scored((totals / samples).tolist(), unknown, denoiser.forwarded - calls)
 
 
-def _forced(
+def _target_canvas(
     denoiser: Denoiser, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
 ) -> tuple[TextCanvas, torch.Tensor]:
     if any(not len(answer) for answer in answers):

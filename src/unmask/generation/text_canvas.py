@@ -7,10 +7,10 @@ Shapes: ``B`` rows, ``L`` positions. A canvas of prompts, two rows, four hidden 
                 └ start: the region of every row begins in this column
 
 A text with gaps begins its region at its first gap, and what follows its last gap stays behind it; shorter rows are padded on both
-sides. So what stands before ``start`` is the prompt of a row, whichever row it is: guidance needs to know no more. Padding is
-outside ``attention``; a denoiser neither sees it nor counts it.
+sides. So the prompt of every row is what stands before ``start``, which is all that guidance needs. Padding is outside ``attention``:
+a denoiser neither sees it nor counts it.
 
-transformers is imported only when a tokenizer is loaded, and never told to trust remote code.
+transformers is imported only when a tokenizer is loaded, always with ``trust_remote_code=False``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.denoisers.lora import base_of, has_adapter
-from unmask.denoisers.masked_lm import quiet
+from unmask.denoisers.masked_lm import silence_transformers
 
 Prompt = str | Sequence[Mapping[str, str]]
 """A text, or the turns of a conversation: ``[{"role": "user", "content": "…"}, …]``."""
@@ -54,7 +54,7 @@ TWINS = {"DreamTokenizer": "Qwen2Tokenizer"}
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer; those of transformers have it."""
+    """The methods of a tokenizer that are used; those of transformers have them."""
 
     def encode(self, text: str, /, *, add_special_tokens: bool = True) -> list[int]: ...
     def decode(self, ids: list[int], /, **options: Any) -> Any: ...
@@ -76,8 +76,8 @@ class TextCanvas:
 
     def canvas(self, seeds: Sequence[int] | None = None, target: Int[Tensor, "B L"] | None = None) -> Canvas:
         """As the loop takes it. ``seeds`` has a number per row."""
-        drawn = None if seeds is None else torch.tensor(seeds, dtype=torch.long, device=self.tokens.device)
-        return Canvas(self.tokens, target, self.region, self.attention, seeds=drawn)
+        numbers = None if seeds is None else torch.tensor(seeds, dtype=torch.long, device=self.tokens.device)
+        return Canvas(self.tokens, target, self.region, self.attention, seeds=numbers)
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
@@ -101,7 +101,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     for kind in kinds:
         safe = {"trust_remote_code": False} if kind == "AutoTokenizer" else {}
         try:
-            with quiet():  # it warns of configurations that it does not know, such as LLaDA's
+            with silence_transformers():  # it warns of configurations that it does not know, such as LLaDA's
                 return getattr(transformers, kind).from_pretrained(folder, local_files_only=True, **safe)
         except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
             reason = reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -109,7 +109,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
 
 
 def copy_tokenizer(name: str | Path, folder: Path) -> None:
-    """Put the files of a denoiser's tokenizer beside its tuned weights. A denoiser without one has none to copy."""
+    """Copy the files of a denoiser's tokenizer beside its tuned weights, if it has any."""
     place = Path(name)
     source = next((path for path in (place / "denoiser", place) if path.is_dir()), None)
     if source is None:
@@ -125,7 +125,7 @@ def _folder(name: str | Path) -> Path:
         return path.parent
     for folder in (path / "denoiser", path):
         if has_adapter(folder):
-            return _folder(base_of(folder))  # an adapter speaks its base's language
+            return _folder(base_of(folder))  # an adapter has the tokenizer of its base
         if folder.is_dir():
             return folder
     words = str(name).split("/")
@@ -138,15 +138,11 @@ def _folder(name: str | Path) -> Path:
         return Path(snapshot_download("/".join(words[:2]), allow_patterns=TOKENIZER_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"there is no folder {str(name)!r}, and the hub has not given such a tokenizer: {reason}"
-        ) from error
+        raise ValueError(f"{str(name)!r} is neither a local folder nor a tokenizer on the Hub: {reason}") from error
 
 
-def prompt_canvas(
-    denoiser: Denoiser, tokenizer: Tokenizer, prompts: Sequence[Prompt], length: int, chat: bool = False
-) -> TextCanvas:
-    """Each prompt with ``length`` hidden positions after it. ``chat`` puts the prompts into the tokenizer's chat template.
+def prompt_canvas(denoiser: Denoiser, tokenizer: Tokenizer, prompts: Sequence[Prompt], length: int) -> TextCanvas:
+    """Each prompt with ``length`` hidden positions after it.
 
     Special tokens that a tokenizer puts at the end of a text (BERT's ``[SEP]``) stand behind the hidden positions.
     """
@@ -156,19 +152,19 @@ def prompt_canvas(
         raise ValueError(f"length must be at least 1, got {length}")
     rows = []
     for number, prompt in enumerate(prompts):
-        before, after = encoded_prompt(tokenizer, prompt, chat)
+        before, after = encode_prompt(tokenizer, prompt)
         if denoiser.mask_id in before:
             raise ValueError(
                 f"prompt {number + 1} holds the denoiser's mask token: to fill gaps in a text use infill, with <mask> for each"
             )
         rows.append((before, [denoiser.mask_id] * length, after))
-    return _aligned(denoiser, rows)
+    return _align(denoiser, rows)
 
 
 def id_canvas(denoiser: Denoiser, prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> TextCanvas:
     """Prompts that are token ids already, each with its own number of hidden positions after it, at least 1."""
     rows = zip(prompts, lengths, strict=True)
-    return _aligned(denoiser, [(list(ids), [denoiser.mask_id] * length, []) for ids, length in rows])
+    return _align(denoiser, [(list(ids), [denoiser.mask_id] * length, []) for ids, length in rows])
 
 
 def gap_canvas(denoiser: Denoiser, tokenizer: Tokenizer, templates: Sequence[Template]) -> TextCanvas:
@@ -183,7 +179,7 @@ def gap_canvas(denoiser: Denoiser, tokenizer: Tokenizer, templates: Sequence[Tem
             raise ValueError(f"text {number + 1} has no gap: write <mask> for a token, or <mask:8> for eight")
         first, last = places[0], places[-1] + 1
         rows.append((ids[:first], ids[first:last], ids[last:]))
-    return _aligned(denoiser, rows)
+    return _align(denoiser, rows)
 
 
 def completions(denoiser: Denoiser, tokenizer: Tokenizer, canvas: TextCanvas, tokens: Int[Tensor, "B L"]) -> list[str]:
@@ -192,7 +188,7 @@ def completions(denoiser: Denoiser, tokenizer: Tokenizer, canvas: TextCanvas, to
     for row, region in zip(tokens.tolist(), canvas.region.tolist(), strict=True):
         ids = [token for token, inside in zip(row, region, strict=True) if inside]
         end = next((place for place, token in enumerate(ids) if token in denoiser.end_ids), len(ids))
-        texts.append(_decoded(tokenizer, [token for token in ids[:end] if token != denoiser.mask_id]))
+        texts.append(_decode(tokenizer, [token for token in ids[:end] if token != denoiser.mask_id]))
     return texts
 
 
@@ -200,21 +196,23 @@ def whole_texts(denoiser: Denoiser, tokenizer: Tokenizer, canvas: TextCanvas, to
     """The text of each row, what was given and what was revealed."""
     rows = zip(tokens.tolist(), canvas.attention.tolist(), strict=True)
     return [
-        _decoded(tokenizer, [t for t, real in zip(row, seen, strict=True) if real and t != denoiser.mask_id])
+        _decode(tokenizer, [t for t, real in zip(row, seen, strict=True) if real and t != denoiser.mask_id])
         for row, seen in rows
     ]
 
 
-def encoded_prompt(tokenizer: Tokenizer, prompt: Prompt, chat: bool) -> tuple[list[int], list[int]]:
-    """The ids before the hidden positions, and those after them."""
-    if not chat:
-        if not isinstance(prompt, str):
-            raise ValueError("a prompt that is a conversation needs the chat template: switch chat on, or give a text")
+def as_turns(prompt: Prompt) -> list[dict[str, str]]:
+    """A conversation: a text is the only turn of its user."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], list[int]]:
+    """The ids before the hidden positions and those after them: of a text as it is, of a conversation in the chat template."""
+    if isinstance(prompt, str):
         return _with_specials(tokenizer, prompt, tokenizer.encode(prompt, add_special_tokens=False))
     if not getattr(tokenizer, "chat_template", None):
-        raise ValueError("this tokenizer has no chat template: leave chat off, or name an instruction-tuned model")
-    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
-    text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        raise ValueError("this tokenizer has no chat template: give a text, or name an instruction-tuned model")
+    text = tokenizer.apply_chat_template(as_turns(prompt), add_generation_prompt=True, tokenize=False)
     return tokenizer.encode(text, add_special_tokens=False), []  # the template has its own special tokens
 
 
@@ -245,7 +243,7 @@ def _with_specials(tokenizer: Tokenizer, text: str, ids: list[int]) -> tuple[lis
     return whole[:before] + ids, whole[len(whole) - (extra - before) :]
 
 
-def _aligned(denoiser: Denoiser, rows: Sequence[tuple[list[int], list[int], list[int]]]) -> TextCanvas:
+def _align(denoiser: Denoiser, rows: Sequence[tuple[list[int], list[int], list[int]]]) -> TextCanvas:
     """Rows of (before, region, after), padded on both sides so that all regions begin in one column."""
     start = max(len(before) for before, _, _ in rows)
     width = start + max(len(region) + len(after) for _, region, after in rows)
@@ -268,5 +266,5 @@ def _aligned(denoiser: Denoiser, rows: Sequence[tuple[list[int], list[int], list
     return TextCanvas(tokens.to(device), attention.to(device), region.to(device), start)
 
 
-def _decoded(tokenizer: Tokenizer, ids: list[int]) -> str:
+def _decode(tokenizer: Tokenizer, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=True)

@@ -1,4 +1,4 @@
-"""Schedulers by name: the heuristics with their options, the learned policies by shipped name or folder."""
+"""Schedulers by name: heuristics with their options, learned policies by shipped name or folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from unmask.assets import POLICIES
 from unmask.decoding.protocols import Denoiser, Scheduler
-from unmask.denoisers.checkpoint import Checkpoint, enough, read_json
+from unmask.denoisers.checkpoint import Checkpoint, read_json, require_plausible_size
 from unmask.denoisers.transformer import LARGEST_GRID
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
@@ -20,23 +20,23 @@ SCHEDULERS = EntryPoints("unmask.schedulers")
 """Name → the scheduler, or a function of its options."""
 
 
-def shipped_policies() -> list[str]:
-    """The learned orders inside the package."""
+def list_policies() -> list[str]:
+    """The learned policies inside the package."""
     return sorted(path.parent.name for path in POLICIES.glob("*/model.safetensors"))
 
 
 def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: str = "") -> Scheduler:
     """A scheduler by name, with options after colons: ``confidence``, ``pc_sampler:decay=0:cap=10``.
 
-    A learned order by its shipped name, its folder (or the run that trained it), or ``sas``: the shipped one of the denoiser.
-    With ``denoiser``, a policy that was trained for another is refused, and one that fits stands on the same device.
+    A learned policy by its shipped name, its folder (or the run that trained it), or ``sas``: the shipped one of the denoiser.
+    With ``denoiser``, a policy that was trained for another is refused, and one that fits is moved to the same device.
     """
     name = f"sas-{denoiser_name}" if spec == "sas" and denoiser_name else spec
     for folder in (POLICIES / name, Path(name) / "policy", Path(name)):
         if (folder / "model.safetensors").exists() and (folder / "config.json").exists():
             return _load_policy(folder, denoiser)
     if spec == "sas":
-        known = ", ".join(shipped_policies()) or "none"
+        known = ", ".join(list_policies()) or "none"
         raise ValueError(
             f"no policy ships for the denoiser {denoiser_name!r}: learn one with unmask train; shipped are {known}"
         )
@@ -44,7 +44,7 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
 
 
 def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
-    _refuse_implausible(folder)
+    _check_config(folder)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # the hub's loader prints, a library does not
             policy = OrderPolicy.from_pretrained(str(folder), strict=True)
@@ -54,8 +54,8 @@ def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
     return policy if denoiser is None else policy.check(denoiser).to(getattr(denoiser, "device", "cpu"))
 
 
-def _refuse_implausible(folder: Path) -> None:
-    """A policy's configuration comes from anywhere: types are checked, and sizes before memory is spent on them."""
+def _check_config(folder: Path) -> None:
+    """Check the types of a configuration, and its sizes before memory is allocated for them."""
     file = folder / "config.json"
     stored = read_json(file)
     config = read(PolicyConfig, {key: value for key, value in stored.items() if value is not None}, str(file))
@@ -63,6 +63,6 @@ def _refuse_implausible(folder: Path) -> None:
     square = 0 if config.kind == "hidden" else config.width**2
     embedded = (config.vocab_size + (config.length or 0)) * config.width if config.tokens else 0
     least = {"hidden": config.hidden_width * config.width, "grid": 0}.get(config.kind, embedded)
-    enough(least + max(1, layered) * square, Checkpoint(folder).shapes, folder / "model.safetensors")
+    require_plausible_size(least + max(1, layered) * square, Checkpoint(folder).shapes, folder / "model.safetensors")
     if config.size is not None and not 1 <= config.size <= LARGEST_GRID:
         raise ValueError(f"{folder / 'config.json'}: size must be in 1 .. {LARGEST_GRID}, got {config.size}")

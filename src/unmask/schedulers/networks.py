@@ -1,4 +1,4 @@
-"""What turns a state's observation into one number per position. ``b`` states, ``L`` positions, ``F`` features, ``d`` width.
+"""Networks from the observation of a state to one number per position. ``b`` states, ``L`` positions, ``F`` features, ``d`` width.
 
 ``mlp``, ``transformer`` and ``hidden`` are the paper's (appendices "Policy Architecture" and "Hidden-State"); ``grid`` is ours.
 Each returns a *residual*: the policy adds it to the confidence score, and the last layer starts at zero.
@@ -109,7 +109,7 @@ class Grid(nn.Module):
 
 
 class _Mixing(nn.Module):
-    """One layer of :class:`Grid`: look at a vector, count in its units and its cell, answer."""
+    """One layer of :class:`Grid`: project a vector, average over its units and its cell, mix."""
 
     def __init__(self, width: int, size: int) -> None:
         super().__init__()
@@ -121,10 +121,10 @@ class _Mixing(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Float[Tensor, "b L n d"], units: Float[Tensor, "u L"]) -> Float[Tensor, "b L n d"]:
-        looked = F.gelu(self.look(self.norm(x)))
-        pooled = (units / self.size @ looked.flatten(2)).unflatten(2, looked.shape[2:])  # b u n d
+        inner = F.gelu(self.look(self.norm(x)))
+        pooled = (units / self.size @ inner.flatten(2)).unflatten(2, inner.shape[2:])  # b u n d
         lines = 2 * self.size
-        told = torch.cat([self.line(pooled[:, :lines]), self.box(pooled[:, lines:])], dim=1)
-        mixed = self.own(looked) + (units.T @ told.flatten(2)).unflatten(2, looked.shape[2:])
-        mixed = mixed + self.cell(looked.mean(2, keepdim=True))
+        spread = torch.cat([self.line(pooled[:, :lines]), self.box(pooled[:, lines:])], dim=1)
+        mixed = self.own(inner) + (units.T @ spread.flatten(2)).unflatten(2, inner.shape[2:])
+        mixed = mixed + self.cell(inner.mean(2, keepdim=True))
         return x + self.out(F.gelu(mixed))

@@ -1,17 +1,16 @@
 """``OrderPolicy``: the learned scheduler ``v_φ``, and the small self-describing artefact it is saved as.
 
 ``v_φ(i | s) = exp(u_i(s)/τ) 1{i ∈ M} / Σ_j …`` (Eq. masked_softmax). The score is ``u_i = c_i + f_φ(s)_i``: ``c_i`` is confidence
-as a logit, log p̂_i/(1 − p̂_i), and the network's readout starts at zero, so an untrained policy is a soft confidence order. With
+as a logit, log p̂_i/(1 − p̂_i), and the network's readout starts at zero, so an untrained policy is soft confidence. With
 ``base="uncertainty"`` c_i is the entropy instead, in nats: what is least certain comes first. With ``residual=False`` there is no
-c_i, and the policy starts from its random weights (the paper's silence read literally).
+c_i, and the policy starts from its random weights.
 
-The policy reads what the denoiser says about *every* hidden position, and what is revealed. It never sees a hidden token: the
-observation is made of the canvas, in which hidden tokens are masks, and of the denoiser's distributions.
+The policy reads the denoiser's distributions at *every* hidden position and the revealed tokens. It never sees a hidden token: in
+the canvas that it observes, hidden tokens are masks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
@@ -19,37 +18,35 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.decoding.protocols import Denoiser, View
+from unmask.runs.config import Count, Positive, config
 from unmask.schedulers.networks import MLP, Attentive, Grid, Projection
 
-FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
-KINDS = ("mlp", "transformer", "hidden", "grid")
-BASES = ("confidence", "uncertainty")
+Feature = Literal["confidence", "entropy", "position", "margin", "progress", "left", "right"]
 LOGIT_CAP = 30.0
 
 
-@dataclass(frozen=True)
+@config
 class PolicyConfig:
-    """What the policy is, what it reads, and what it was trained for.
+    """The shape of a policy, its inputs, and the denoiser it was trained for.
 
     ``features`` of the statistics kinds: log p̂, entropy / log V, j / L, margin, share revealed, and how far away the nearest token
     is that is known on the ``left`` and on the ``right`` (logarithms of distances); the hidden bit is always there.
     ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid kind reads the whole
-    distribution of a cell, not only its statistics. ``blockwise``: in blocks, a transformer reads what the denoiser says of its
-    block alone, and the head is not computed for the rest. ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it
-    fits.
+    distribution of a cell, not only its statistics. ``blockwise``: in blocks, a transformer reads the prices of its block alone,
+    and the head is not computed for the rest. ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
     """
 
-    kind: str = "grid"
-    width: int = 24
-    n_layers: int = 3
-    n_heads: int = 4
-    features: Sequence[str] = ("confidence", "entropy", "position")
+    kind: Literal["mlp", "transformer", "hidden", "grid"] = "grid"
+    width: Count = 24
+    n_layers: Count = 3
+    n_heads: Count = 4
+    features: Sequence[Feature] = ("confidence", "entropy", "position")
     tokens: bool = True
     distribution: bool = True
     blockwise: bool = False
     residual: bool = True
-    base: str = "confidence"
-    temperature: float = 1.0
+    base: Literal["confidence", "uncertainty"] = "confidence"
+    temperature: Positive = 1.0
     size: int | None = None
     length: int | None = None
     vocab_size: int = 0
@@ -59,19 +56,8 @@ class PolicyConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))  # JSON brings a list
-        if self.kind not in KINDS:
-            raise ValueError(f"policy kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
-        if unknown := [name for name in self.features if name not in FEATURES]:
-            raise ValueError(f"unknown policy features {unknown}: expected some of {', '.join(FEATURES)}")
         if self.blockwise and self.kind == "grid":
             raise ValueError("a grid policy reads the whole board: blockwise goes with the other kinds")
-        if self.base not in BASES:
-            raise ValueError(f"the policy's base must be one of {', '.join(BASES)}, got {self.base!r}")
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"the policy's temperature must be a positive number, got {self.temperature}")
-        for name in ("width", "n_layers", "n_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"the policy's {name} must be at least 1, got {getattr(self, name)}")
         if self.kind == "transformer" and self.width % self.n_heads:
             raise ValueError(f"the policy's width {self.width} is not a multiple of its n_heads {self.n_heads}")
 
@@ -91,7 +77,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
             self.network = Projection(c.hidden_width, c.width)
         else:
             if not c.size:
-                raise ValueError("a grid policy needs a denoiser of grids: its configuration says no size")
+                raise ValueError("a grid policy needs a denoiser of grids: its configuration has no size")
             self.network = Grid(c.size, 7, c.width, c.n_layers)
         if c.residual:
             nn.init.zeros_(self.network.readout.weight)
@@ -99,12 +85,12 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
 
     @property
     def prices_all(self) -> bool:
-        """Must positions be priced that cannot be chosen? Those that look at each other must; the rest go without the head."""
+        """Whether positions that cannot be chosen are priced too: kinds with attention across positions need them."""
         return self.config.kind in ("transformer", "grid") and not self.config.blockwise
 
     @classmethod
     def _load_as_pickle(cls, *_: Any, **__: Any) -> "OrderPolicy":
-        """Where a repository has no safetensors, the hub's loader would unpickle what it has instead."""
+        """Refuse: without safetensors, the hub's loader would unpickle."""
         raise ValueError("expected model.safetensors: a policy is never read from a pickle")
 
     def check(self, denoiser: Denoiser, length: int | None = None) -> "OrderPolicy":
@@ -125,7 +111,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         return self
 
     def observe(self, view: View) -> dict[str, Tensor]:
-        """What the policy reads of a state, small enough to keep: it is all that training needs later."""
+        """The policy's inputs in a state, small enough to store: all that training needs later."""
         c = self.config
         seen = {"eligible": view.eligible, "hidden": view.hidden, "tokens": view.tokens, "confidence": view.confidence}
         if view.attention is not None:
@@ -199,7 +185,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
 
 
 def _distances(view: View) -> tuple[Float[Tensor, "b L"], Float[Tensor, "b L"]]:
-    """log₂(1 + steps to the nearest known token)/8 on either side. Padding is nothing that is known, nor a place to step over."""
+    """log₂(1 + steps to the nearest known token)/8 on either side. Padding is neither a known token nor a step."""
     real = torch.ones_like(view.hidden) if view.attention is None else view.attention
     place = real.long().cumsum(1)  # 1 for a row's first token
     known = real & ~view.hidden

@@ -1,4 +1,4 @@
-"""LO-ARM's posterior order q_ψ(σ | x): a policy that knows the truth, from which the one that does not learns.
+"""LO-ARM's posterior over orders q_ψ(σ | x): a policy that knows the truth and teaches the one that does not.
 
 ``u^q_i = u_φ(s)_i + f_ψ(log p_θ(x_i | s), confidence_i)``. It only ever draws training orders: the mean under q of
 log p(x|σ) + log v(σ) − log q(σ|x) bounds log P(x) from below, and is maximised over both.
@@ -17,7 +17,7 @@ from unmask.schedulers.policy import OrderPolicy
 
 
 class Posterior(nn.Module):
-    """What knowing the truth adds to a policy's scores; nothing, before it is trained. Prices below ``floor`` look alike to it."""
+    """The correction of a policy's scores by the truth; zero before training. Log-probabilities are clamped at ``floor``."""
 
     def __init__(self, width: int = 16, floor: float = -10.0) -> None:
         super().__init__()
@@ -34,12 +34,12 @@ class Posterior(nn.Module):
         features = torch.stack([truth_logp, confidence], dim=-1).clamp(min=self.floor, max=0.0)
         return scores.detach() + self.readout(self.body(features))[..., 0]
 
-    def scheduler(self, policy: OrderPolicy) -> Clairvoyant:
-        return Clairvoyant(policy, self)
+    def scheduler(self, policy: OrderPolicy) -> PosteriorScheduler:
+        return PosteriorScheduler(policy, self)
 
 
 @dataclass(frozen=True)
-class Clairvoyant:
+class PosteriorScheduler:
     """The posterior as a scheduler."""
 
     policy: OrderPolicy

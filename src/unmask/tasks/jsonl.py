@@ -26,7 +26,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
-from unmask.generation.text_canvas import Prompt, Tokenizer, encoded_prompt, load_tokenizer
+from unmask.generation.text_canvas import Prompt, Tokenizer, as_turns, encode_prompt, load_tokenizer
 from unmask.tasks.shuffled import shuffled_rows
 
 LONGEST_LINE = 10_000_000
@@ -214,7 +214,8 @@ class TextTask:
 
     def _encoded(self, example: Example) -> tuple[list[int], list[int], list[int]]:
         where = f"{self.source}, line {example.line}"
-        before, after = encoded_prompt(self.tokenizer, example.prompt, self.data.chat)
+        prompt = as_turns(example.prompt) if self.data.chat else example.prompt
+        before, after = encode_prompt(self.tokenizer, prompt)
         answer = self.tokenizer.encode(example.completion, add_special_tokens=False)
         answer = answer if self.end is None else [*answer, self.end]
         for what, ids, most, option in (

@@ -27,7 +27,7 @@ def beam_order(
 ) -> tuple[Int[Tensor, "n"], float]:
     """An order with a large (``worst``: small) return, as canvas positions, and its return log p_θ(x | σ).
 
-    Paths that reveal the same set are one state: the better one stays. So a beam as wide as the largest level of the lattice is
+    Orders that reveal the same set are one state: the better one stays. So a beam as wide as the largest level of the lattice is
     exact. At most ``width`` forwards per reveal.
     """
     if width < 1:

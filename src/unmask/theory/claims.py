@@ -15,8 +15,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.schedulers.heuristics import confidence
 from unmask.theory.beam import beam_order
-from unmask.theory.claim import Claim, check
-from unmask.theory.claims_on_tables import table_claims
+from unmask.theory.claims_on_tables import Claim, check, table_claims
 from unmask.theory.enumerable import (
     block_correlation,
     conditionals,
@@ -78,15 +77,14 @@ def _returns(denoiser: Denoiser, canvas: Canvas, grids: list[Lattice], tau: floa
     listed, summed, largest, smallest = [], [], [], []
     for grid, logv in zip(grids, soft, strict=True):
         orders = all_orders(len(grid.positions))
-        path, choice = along(grid.logp, orders), along(logv, orders)
-        listed.append(float((choice + path).logsumexp(0)))
-        summed.append(float((choice.exp() * path).sum()))
-        largest.append(float(path.max()))
-        smallest.append(float(path.min()))
-    decoded = unmask(
-        denoiser, confidence, Canvas(canvas.tokens, target=canvas.target), forced=True, record=False
-    ).total_logp
-    sampled, error = _sampled(denoiser, canvas, grids, soft, tau, seed)
+        returns, choice = along(grid.logp, orders), along(logv, orders)
+        listed.append(float((choice + returns).logsumexp(0)))
+        summed.append(float((choice.exp() * returns).sum()))
+        largest.append(float(returns.max()))
+        smallest.append(float(returns.min()))
+    plain = Canvas(canvas.tokens, canvas.target)
+    decoded = unmask(denoiser, confidence, plain, forced=True, record=False).total_logp
+    sampled, error = _sample_returns(denoiser, canvas, grids, soft, tau, seed)
     best, worst = ([extreme(grid.logp)[1] for grid in grids] for extreme in (best_order, worst_order))
     beam = [beam_order(denoiser, g.start.tokens, g.target, width=4)[1] for g in grids]
     drawn = f"{ORDERS_DRAWN} orders drawn, {SIGMAS:g} standard errors"
@@ -114,7 +112,7 @@ def _returns(denoiser: Denoiser, canvas: Canvas, grids: list[Lattice], tau: floa
     ]  # fmt: skip
 
 
-def _sampled(
+def _sample_returns(
     denoiser: Denoiser, canvas: Canvas, grids: list[Lattice], soft: list[Tensor], tau: float, seed: int
 ) -> tuple[list[float], list[float]]:
     """The mean return of orders that the decoding loop draws, and the widths it must fall in."""
@@ -122,8 +120,8 @@ def _sampled(
     seeds = torch.randint(2**62, (len(tokens),), generator=torch.Generator().manual_seed(seed))
     decoding = Decoding(order_temperature=tau, share=True)
     canvas = Canvas(tokens, target, seeds=seeds)
-    path = unmask(denoiser, confidence, canvas, decoding, forced=True, record=False)
-    mean = path.total_logp.double().view(len(grids), ORDERS_DRAWN).mean(1)
+    trajectory = unmask(denoiser, confidence, canvas, decoding, forced=True, record=False)
+    mean = trajectory.total_logp.double().view(len(grids), ORDERS_DRAWN).mean(1)
     variance = _floats(return_variance(g.logp, v) for g, v in zip(grids, soft, strict=True))
     return _floats(mean), [SIGMAS * (x / ORDERS_DRAWN) ** 0.5 + 1e-5 for x in variance]
 

@@ -93,28 +93,6 @@ def policy_table(scores: Float[Tensor, "T n"], V: int, tau: float = 1.0) -> Floa
     return choice_logp(scores.masked_fill(rows(V + 1, scores.shape[1]) < V, -torch.inf), tau)
 
 
-class TableDenoiser:
-    """A denoiser that looks its answers up: tokens are the digits ``0 … V−1``, the mask is ``V``."""
-
-    def __init__(self, table: Float[Tensor, "T n V"]) -> None:
-        self.table = table
-        self.mask_id = table.shape[2]
-        self.pad_id: int | None = None
-        self.end_ids: tuple[int, ...] = ()
-        self.forbidden_ids: tuple[int, ...] = ()
-        self.forwarded = 0
-
-    def hidden(
-        self, tokens: Int[Tensor, "B n"], attention: Bool[Tensor, "B n"] | None = None
-    ) -> Float[Tensor, "B n V"]:
-        self.forwarded += len(tokens)
-        n, V = self.table.shape[1:]
-        return self.table[(tokens * (V + 1) ** torch.arange(n - 1, -1, -1)).sum(1)]
-
-    def logits(self, hidden: Float[Tensor, "*N V"]) -> Float[Tensor, "*N V"]:
-        return hidden
-
-
 def sas_loss(law: Float[Tensor, "X"], logp: Float[Tensor, "X S n"], logv: Float[Tensor, "X S n"]) -> float:
     """L_SAS = −E_{x∼π} E_{σ∼v}[R(x, σ)] (Eq. self_aware_loss) on forced tables."""
     return -float(_expectation(law, expected_return(logp, logv)))
@@ -123,9 +101,9 @@ def sas_loss(law: Float[Tensor, "X"], logp: Float[Tensor, "X S n"], logv: Float[
 def joint_kl(law: Float[Tensor, "X"], logp: Float[Tensor, "X S n"], logv: Float[Tensor, "X S n"]) -> float:
     """KL(Q ‖ P) of Q(x, σ) = π(x)·v(σ|x) against P(x, σ) = p_θ(x|σ)·v(σ|x), term by term over all x and σ (Eq. joint_identity)."""
     orders = all_orders(logp.shape[-1])
-    path, choice = along(logp, orders), along(logv, orders)
+    returns, choice = along(logp, orders), along(logv, orders)
     q = law[:, None] * choice.exp()
-    ratio = law.log()[:, None] + choice - (path + choice)
+    ratio = law.log()[:, None] + choice - (returns + choice)
     return float(_expectation(q, ratio))
 
 

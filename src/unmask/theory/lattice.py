@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.decoding.protocols import Denoiser, Scheduler, View
+from unmask.decoding.protocols import Denoiser, Scheduler
 from unmask.schedulers.heuristics import left_to_right
 from unmask.theory.states import Start, choice_logp
 
@@ -75,28 +75,6 @@ def scheduler_logv(
     """
     scores = lattice.start.scores(lattice.canvases, scheduler, lattice.target, seed, rows_at_once)
     return choice_logp(scores, tau)
-
-
-def uniform_logv(n: int) -> Float[Tensor, "S n"]:
-    """The policy that takes every hidden position with the same probability."""
-    return choice_logp(torch.zeros(2**n, n, dtype=torch.float64).masked_fill(revealed(n), -torch.inf), 1.0)
-
-
-def tabular(lattice: Lattice, scores: Float[Tensor, "S n"]) -> Scheduler:
-    """A scheduler that looks its scores up by the set of revealed positions: decoding at τ follows softmax(scores/τ).
-
-    With ``choice_logp(scores, τ)`` and ``policy_gradient`` it makes sampled gradients comparable with exact ones.
-    """
-    positions = lattice.positions
-    bits = 2 ** torch.arange(len(positions), device=positions.device)
-
-    def score(view: View) -> Float[Tensor, "b L"]:
-        state = ((~view.hidden[:, positions]).long() * bits).sum(1)
-        dense = torch.full(view.tokens.shape, -torch.inf, dtype=torch.float32, device=view.tokens.device)
-        columns = positions.expand(len(state), -1)
-        return dense.scatter(1, columns, scores[state].float())
-
-    return score
 
 
 def revealed(n: int) -> Bool[Tensor, "S n"]:

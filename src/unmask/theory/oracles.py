@@ -21,15 +21,15 @@ MOST_EXACT = 12
 
 def best(exact: int = MOST_EXACT, width: int = 16) -> Scheduler:
     """Oracle: max_σ log p(x | σ), exact for up to ``exact`` positions at once, a beam of ``width`` beyond."""
-    return _planned(False, exact, width)
+    return _plan_scheduler(False, exact, width)
 
 
 def worst(exact: int = MOST_EXACT, width: int = 16) -> Scheduler:
     """Oracle: min_σ log p(x | σ), exact for up to ``exact`` positions at once, a beam of ``width`` beyond."""
-    return _planned(True, exact, width)
+    return _plan_scheduler(True, exact, width)
 
 
-def _planned(worst: bool, exact: int, width: int) -> Scheduler:
+def _plan_scheduler(worst: bool, exact: int, width: int) -> Scheduler:
     if not 0 <= exact <= MOST_HIDDEN:
         raise ValueError(f"exact must be from 0 to {MOST_HIDDEN} positions, got {exact}")
     key = object()

@@ -51,11 +51,6 @@ def return_variance(logp: Float[Tensor, "*#X S n"], logv: Float[Tensor, "*#X S n
     )[..., 0]
 
 
-def order_entropy(logv: Float[Tensor, "*X S n"]) -> Float[Tensor, "*X"]:
-    """H(σ) = −E_{σ∼v}[log v(σ | x)]: the return of a denoiser that prices each choice at −log v."""
-    return expected_return(-logv.masked_fill(logv == -torch.inf, 0.0), logv)
-
-
 def log_p_seq(logp: Float[Tensor, "*#X S n"], logv: Float[Tensor, "*#X S n"]) -> Float[Tensor, "..."]:
     """log P_seq(x) = log Σ_σ v(σ|x)·p_θ(x|σ) (Eq. sequential_dist)."""
     joint = logv + logp
@@ -136,43 +131,15 @@ def block_return(logp: Float[Tensor, "*X S n"], blocks: list[list[int]]) -> Floa
     return total
 
 
-def importance_bound(
-    logp: Float[Tensor, "S n"],
-    logv: Float[Tensor, "S n"],
-    K: int,
-    *,
-    generator: torch.Generator | None = None,
-    samples: int = 10_000,
-) -> float:
-    """E[log (1/K)·Σ_k p_θ(x | σ_k)] over K independent orders: the ELBO at K = 1, rising to log P_seq(x).
+def importance_bounds(logp: Float[Tensor, "S n"], logv: Float[Tensor, "S n"], Ks: Sequence[int]) -> list[float]:
+    """E[log (1/K)·Σ_k p_θ(x | σ_k)] over K independent orders, for each K: the ELBO at K = 1, rising to log P_seq(x).
 
-    Exact for up to 8 positions; beyond, the mean of ``samples`` draws from ``generator``.
-    """
-    return importance_bounds(logp, logv, [K], generator=generator, samples=samples)[0]
-
-
-def importance_bounds(
-    logp: Float[Tensor, "S n"],
-    logv: Float[Tensor, "S n"],
-    Ks: Sequence[int],
-    *,
-    generator: torch.Generator | None = None,
-    samples: int = 10_000,
-) -> list[float]:
-    """``importance_bound`` for several K at the cost of one.
-
-    The exact one does not sample: with w_k = p(x|σ_k)/max_σ p(x|σ) and φ(t) = E[e^{−t·w}], Frullani's integral gives
+    Exact: with w_k = p(x|σ_k)/max_σ p(x|σ) and φ(t) = E[e^{−t·w}], Frullani's integral gives
     E[log Σ_k w_k] = ∫ (e^{−t} − φ(t)^K) dt/t, and the trapezoid in log t converges faster than any power of its step.
     """
     if min(Ks) < 1:
         raise ValueError(f"an importance-weighted bound needs at least one order, got K = {min(Ks)}")
-    n = logp.shape[-1]
-    if n > MOST_ENUMERATED:
-        if generator is None:
-            raise ValueError(f"{n} positions have too many orders to list: pass a generator to sample them")
-        draws = along(logp, sample_orders(logv, samples * max(Ks), generator)).view(samples, -1)
-        return [float((draws[:, :K].logsumexp(1) - math.log(K)).mean()) for K in Ks]
-    orders = all_orders(n)
+    orders = all_orders(logp.shape[-1])
     returns, chance = along(logp, orders), along(logv, orders).exp()
     returns, chance = returns[chance > 0], chance[chance > 0]
     top = returns.max()

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.decoding.loop import checked_scores, look
+from unmask.decoding.loop import look, score_positions
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, View
 from unmask.decoding.rows import LiveRows
@@ -94,7 +94,7 @@ class Start:
         """The scheduler's scores in every state, −inf where a position is revealed; differentiable in the scheduler."""
         table = torch.full((len(canvases), len(self.positions)), -torch.inf, dtype=torch.float64)
         for index, view in self.views(canvases, scheduler, reference, seed, rows_at_once):
-            scores = checked_scores(scheduler, view).double().masked_fill(~view.eligible, -torch.inf)
+            scores = score_positions(scheduler, view).double().masked_fill(~view.eligible, -torch.inf)
             table = table.index_put((index.cpu(),), scores[:, self.positions].cpu())
         return table
 

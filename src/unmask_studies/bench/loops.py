@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unmask.decoding.kv_store import Kept
+from unmask.decoding.kv_store import KVStore
 from unmask.denoisers.transformer import Transformer
 
 VARIABLES = ("UNMASK_LLADA_DECODER", "UNMASK_DREAM_DECODER", "UNMASK_FAST_DLLM_DECODER")
@@ -37,16 +37,16 @@ class AsPublished:
         self,
         tokens: Int[Tensor, "B A"],
         *_: Any,
-        past_key_values: Kept | None = None,
+        past_key_values: KVStore | None = None,
         use_cache: bool = False,
         replace_position: Tensor | None = None,
         **_rest: Any,
     ) -> SimpleNamespace:
         if past_key_values is None or replace_position is None:
-            kept = self.denoiser.keep() if use_cache else None
+            store = self.denoiser.new_store() if use_cache else None
             self.canvas = tokens.clone()
             return SimpleNamespace(
-                logits=self.denoiser.logits(self.denoiser.hidden(tokens, None, kept)), past_key_values=kept
+                logits=self.denoiser.logits(self.denoiser.hidden(tokens, None, store)), past_key_values=store
             )
         self.canvas[replace_position] = tokens.flatten()
         states = self.denoiser.hidden(self.canvas, None, past_key_values, replace_position)

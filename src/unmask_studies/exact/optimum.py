@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from unmask.decoding.loop import checked_scores
+from unmask.decoding.loop import score_positions
 from unmask.decoding.protocols import Denoiser, Scheduler, needs_truth
 from unmask.evaluation.statistics import Interval
 from unmask.schedulers.heuristics import left_to_right
@@ -68,7 +68,7 @@ class Completions:
         # Every hidden position is a candidate here, so a scheduler that wants the whole canvas priced sees no more than others.
         for index, view in self.start.views(self.canvases, left_to_right, None, seed, rows_at_once):
             for name, scheduler in schedulers.items():
-                scores = checked_scores(scheduler, view).double().masked_fill(~view.eligible, -torch.inf)
+                scores = score_positions(scheduler, view).double().masked_fill(~view.eligible, -torch.inf)
                 tables[name][index.cpu()] = scores[:, self.start.positions].cpu()
         return tables
 

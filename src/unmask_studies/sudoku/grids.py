@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.denoisers.loading import shipped
+from unmask.denoisers.loading import list_denoisers
 from unmask.evaluation.evaluate import Report
 from unmask.schedulers.loading import load_scheduler
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, join_reports
@@ -32,7 +32,7 @@ class BoardStudy(GridStudy):
     def shared_identity(self, kind: str, key: Sequence[Any]) -> Result | None:
         """Weights in a folder may change under their name: a measurement that uses them has no identity."""
         denoiser, name, scheduler = key
-        if denoiser not in shipped() or Path(scheduler).exists():
+        if denoiser not in list_denoisers() or Path(scheduler).exists():
             return None
         problems = self.problems[name].identity()
         return {"kind": kind, "denoiser": denoiser, "scheduler": scheduler, "problems": problems, "seed": self.seed}

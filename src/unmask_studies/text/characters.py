@@ -17,7 +17,7 @@ import torch
 from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas, Scheduler
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.runs.run import Run

@@ -24,7 +24,7 @@ from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.lm_eval.model import UnmaskLM
 from unmask.evaluation.lm_eval.samples import SampleLog
 from unmask.evaluation.lm_eval.settings import LmDecoding, LmEval
-from unmask.generation.likelihood import monte_carlo_likelihood, path_likelihood
+from unmask.generation.likelihood import monte_carlo_likelihood, order_likelihood
 from unmask.schedulers.loading import load_scheduler
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -109,7 +109,7 @@ def test_parallel_likelihood_shares_a_context(denoiser: Any) -> None:
     from unmask.decoding.options import Decoding
 
     prompt, answer = [3, 4], [5, 6]
-    got = path_likelihood(denoiser, load_scheduler("left_to_right"), [prompt], [answer], Decoding(steps=1))
+    got = order_likelihood(denoiser, load_scheduler("left_to_right"), [prompt], [answer], Decoding(steps=1))
     canvas = [*prompt, denoiser.mask_id, denoiser.mask_id]
     assert got.logp[0] == pytest.approx(
         sum(float(logp_at(denoiser, canvas, 2 + i)[answer[i]]) for i in (0, 1)), abs=1e-4

@@ -23,7 +23,7 @@ from support.playground import ONLY, SMALL, WIKIPEDIA, free, until
 from unmask.cli.play import play
 from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas
-from unmask.denoisers.loading import load_denoiser, shipped
+from unmask.denoisers.loading import list_denoisers, load_denoiser
 from unmask.report.playground import race as racing
 from unmask.report.playground.incoming import BODY_BYTES, names_server
 from unmask.report.playground.page import page, policy
@@ -121,7 +121,7 @@ def test_only_the_learned_order_solves_the_first_example() -> None:
 
 
 def test_the_lists_are_of_what_ships() -> None:
-    assert set(DENOISERS) == set(shipped())
+    assert set(DENOISERS) == set(list_denoisers())
     for name, (size, _) in DENOISERS.items():
         assert load_denoiser(name).config.max_length == size * size  # pyright: ignore
         for order in ORDERS:

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from support.denoisers import opinionated
+from support.tables import TableDenoiser
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.heuristics import confidence, gt_logp, left_to_right, margin
-from unmask.theory.enumerable import TableDenoiser, exact_conditionals
+from unmask.theory.enumerable import exact_conditionals
 from unmask.theory.lattice import lattice, scheduler_logv
 from unmask.theory.orders import best_order, expected_return
 from unmask.theory.states import choice_logp

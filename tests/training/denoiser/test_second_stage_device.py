@@ -16,7 +16,7 @@ from support.commands import Call
 from support.pretend_device import NAME, THERE, PretendDevice
 from support.stages import stage
 from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.placement import placed
+from unmask.denoisers.placement import device_options
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.source import SudokuData
@@ -51,7 +51,7 @@ def test_weights_orders_and_canvases_follow_the_device(tmp_path: Path) -> None:
     list(finetune(TUNE, tmp_path / "cpu"))
     there = replace(TUNE, device=NAME)
     with PretendDevice() as device:
-        denoiser = load_denoiser(TUNE.denoiser, **placed(NAME))
+        denoiser = load_denoiser(TUNE.denoiser, **device_options(NAME))
         policy: Any = load_scheduler("sas", denoiser, TUNE.denoiser)
         assert {p.device for p in (*denoiser.parameters(), *policy.parameters())} == {THERE}
         list(itertools.islice(finetune(there, tmp_path / "there"), 2))
@@ -74,7 +74,7 @@ def test_an_adapter_in_bfloat16_on_the_device(tmp_path: Path) -> None:
     list(finetune(config, tmp_path / "cpu"))
     with PretendDevice():
         records = list(finetune(replace(config, device=NAME), tmp_path / "there"))
-        tuned = load_denoiser(tmp_path / "there", torch.bfloat16, **placed(NAME))
+        tuned = load_denoiser(tmp_path / "there", torch.bfloat16, **device_options(NAME))
         assert {(p.device, p.dtype) for p in tuned.parameters()} == {(THERE, torch.bfloat16)}
     assert losses(tmp_path / "there") == pytest.approx(losses(tmp_path / "cpu"), rel=2e-2)
     assert records[-1]["on_path"] < records[0]["on_path"]

@@ -20,23 +20,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.placement import placed
+from unmask.denoisers.placement import device_options, parse_dtype
 from unmask.evaluation.lm_eval.options import Opened, batch_of, cut, decoding_of, fitting, generation_of, parts
 from unmask.evaluation.lm_eval.samples import SampleLog, key_of
 from unmask.evaluation.lm_eval.settings import LmDecoding
 from unmask.generation.generate import Generation, Watch, generate
-from unmask.generation.likelihood import Scored, monte_carlo_likelihood, path_likelihood
+from unmask.generation.likelihood import Scored, monte_carlo_likelihood, order_likelihood
 from unmask.generation.text_canvas import load_tokenizer
 from unmask.runs.processes import ProcessGroup
 from unmask.schedulers.loading import load_scheduler
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OnSample = Callable[[int, int], None]
 OnGeneration = Callable[[Instance, LmDecoding, Generation], None]
 
@@ -103,11 +101,10 @@ class UnmaskLM(LM):
         super().__init__()
         self.decoding = decoding_of(decoding, options)
         self.batch = batch_of(batch_size)
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        weights_dtype = parse_dtype(dtype)
         named_by = isinstance(denoiser, str | Path)
         self.name = str(denoiser) if named_by else type(denoiser).__name__
-        self.denoiser = load_denoiser(denoiser, DTYPES[dtype], **placed(device)) if named_by else denoiser
+        self.denoiser = load_denoiser(denoiser, weights_dtype, **device_options(device)) if named_by else denoiser
         named = tokenizer if tokenizer is not None else denoiser
         self.tokenizer = Opened(load_tokenizer(named) if isinstance(named, str | Path) else named)
         self._tokenizer_name = str(named) if isinstance(named, str | Path) else type(named).__name__
@@ -262,7 +259,7 @@ class UnmaskLM(LM):
             alike.setdefault(len(answer) if d.steps is not None else 0, []).append(n)
         for length, rows in alike.items():
             decoding = replace(d.loop(), steps=d.steps_for(length))
-            exact = path_likelihood(
+            exact = order_likelihood(
                 self.denoiser,
                 self.scheduler,
                 [prompts[n] for n in rows],

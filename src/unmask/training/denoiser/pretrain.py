@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.run import Run
 from unmask.tasks.arithmetic import Arithmetic, Ordered

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from unmask.decoding.protocols import Canvas, Scheduler, Task
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.lora import add_lora, merge, save_adapter
 from unmask.denoisers.masked_lm import MaskedLM
-from unmask.denoisers.placement import placed
+from unmask.denoisers.placement import device_options, parse_dtype
 from unmask.denoisers.transformer import Transformer
 from unmask.evaluation.evaluate import evaluate
 from unmask.generation.text_canvas import copy_tokenizer
@@ -126,7 +126,7 @@ def finetune(
         yield from train_masked(denoiser, paths, config.training, run, paths.masks, denoiser.forbidden_ids)
         denoiser.requires_grad_(False)
         _save(denoiser, config, run.folder / "denoiser")
-        tuned = load_denoiser(run.folder, DTYPES[config.dtype], **placed(config.device))
+        tuned = load_denoiser(run.folder, parse_dtype(config.dtype), **device_options(config.device))
         after = {"step": config.training.steps, **measured(tuned, scheduler, held_out)}
         if not _complete(run.folder):
             run.log(after)
@@ -160,7 +160,7 @@ def alternate(
 
 
 def _tunable(config: SecondStage) -> Tunable:
-    denoiser = load_denoiser(config.denoiser, DTYPES[config.dtype], **placed(config.device))
+    denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype), **device_options(config.device))
     if isinstance(denoiser, MaskedLM) and not config.adapter:
         raise ValueError(f"{config.denoiser} is a model of transformers: tune an adapter on it, with adapter = 'lora'")
     if config.adapter and config.trained != "all":

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.placement import parse_dtype
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
@@ -22,7 +23,7 @@ from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.trainer import train_policy
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def learn(
     """
     accelerator = start_accelerator(config.training.mixed_precision)
     processes = ProcessGroup(accelerator)
-    denoiser = load_denoiser(config.denoiser, DTYPES[config.dtype]).to(accelerator.device)
+    denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype)).to(accelerator.device)
     source = problems(config.data, denoiser, config.denoiser)
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
