@@ -63,15 +63,14 @@ ARMS = ("trajectory", "reward_to_go", "all_action", "all_action_unbiased", "myop
 class Standing:
     """One scheduler on one kind of boards: exact means over ``count`` of them.
 
-    ``value`` is E[R] of the greedy order in nats, ``sampled`` that at the policy's temperature, ``solved`` the share of boards
-    that greedy decoding solves; ``share`` of the way from ``base`` to the optimum, with 95 % limits over boards.
+    ``value`` is E[R] of the greedy order in nats, ``solved`` the share of boards that greedy decoding solves; ``share`` of the way
+    from ``base`` to the optimum, with 95 % limits over boards.
     """
 
     boards: str
     scheduler: str
     count: int
     value: float
-    sampled: float | None
     solved: float
     base: str
     share: float
@@ -241,19 +240,15 @@ def measure_standings(
     """Every scheduler on every board, and the best policy with and without knowledge of the solution."""
     schedulers: dict[str, Scheduler] = {**heuristics, **policies}
     value, solved = ({name: [] for name in (*schedulers, "optimum", "clairvoyant")} for _ in range(2))
-    sampled: dict[str, list[float]] = {name: [] for name in policies}
     for tokens, truths in boards:
         board = price_completions(denoiser, tokens, truths)
-        raw = board.scores(schedulers)
-        tables = {name: choice_logp(scores, 0.0) for name, scores in raw.items()}
+        tables = {name: choice_logp(scores, 0.0) for name, scores in board.scores(schedulers).items()}
         tables["optimum"] = best_policy(board)[0]
         for name, logv in tables.items():
             value[name].append(float(policy_value(board, logv)))
             solved[name].append(solve_chance(board, logv))
         value["clairvoyant"].append(clairvoyant_value(board))
         solved["clairvoyant"].append(nan)
-        for name, policy in policies.items():
-            sampled[name].append(float(policy_value(board, choice_logp(raw[name], policy.config.temperature))))
     found = []
     for name in value:
         share = measure_share(value[name], {h: value[h] for h in heuristics}, value["optimum"])
@@ -263,7 +258,6 @@ def measure_standings(
                 scheduler=name,
                 count=len(boards),
                 value=float(np.mean(value[name])),
-                sampled=float(np.mean(sampled[name])) if name in sampled else None,
                 solved=float(np.mean(solved[name])),
                 base=share.base,
                 share=share.closed.mean,

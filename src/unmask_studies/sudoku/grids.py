@@ -43,7 +43,6 @@ class EvaluationStudy(BoardStudy):
     """``denoisers`` × problem sets × schedulers: an evaluation of one row each. The others are compared with ``baseline``."""
 
     denoisers: tuple[str, ...] = ("sudoku-9x9-imperfect", "sudoku-9x9")
-    likelihood: bool = False
 
     def axes(self) -> Axes:
         return self.denoisers, self.problems, self.schedulers
@@ -52,10 +51,10 @@ class EvaluationStudy(BoardStudy):
         denoiser, name, scheduler = map(str, key)
         loaded = load_scheduler(scheduler, get_denoiser(denoiser), denoiser)
         problems = self.problems[name].load()
-        return evaluate_scheduler(problems, denoiser, (scheduler, loaded), self.seed, likelihood=self.likelihood)
+        return evaluate_scheduler(problems, denoiser, (scheduler, loaded), self.seed)
 
     def identity(self, key: Key) -> Result | None:
-        return self.shared_identity("likelihood" if self.likelihood else "evaluation", key)
+        return self.shared_identity("evaluation", key)
 
     def report(self, results: Results, denoiser: str, name: str) -> Report:
         return join_reports([results[denoiser, name, scheduler] for scheduler in self.schedulers], self.baseline)

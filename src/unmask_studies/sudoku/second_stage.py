@@ -29,7 +29,7 @@ BEFORE, TUNE = "before", "tune"
 
 @dataclass(frozen=True)
 class SecondStageStudy(GridStudy):
-    """A second stage of ``tuning_preset`` along each of ``schedulers``. After the one along ``sas``, ``policy_preset`` trains on for it.
+    """A second stage of ``tuning_preset`` along each of ``schedulers``; after the one along ``sas`` the policy trains further.
 
     ``samples``, ``puzzles`` and ``validate`` replace the preset's, ``policy_steps`` the policy preset's steps.
     """

@@ -173,18 +173,13 @@ def test_quality_measures_what_is_known(canvas: Slopes) -> None:
     assert shrunk.known_bias == pytest.approx(shrunk.bias, abs=3 * shrunk.bias_error)
     assert paper.known_bias is None
     assert ideal.variance < all_action.variance / 3
-    assert ideal.one_cosine > all_action.one_cosine
-    # Variance and cosine again, from the definitions.
+    # Variance again, from the definition.
     orders = sample_orders(canvas.logv, 8000, torch.Generator().manual_seed(0)).view(4000, 2, -1)
     estimates = sample_gradients(canvas, estimators[0], orders)
     assert trajectory.variance == pytest.approx(2 * float(estimates.var(0).sum()))
-    few = measure_quality([canvas], estimators[:1], 2, 500)[0]
-    again = sample_orders(canvas.logv, 1000, torch.Generator().manual_seed(0)).view(500, 2, -1)
-    distinct = [len({tuple(sorted(o[:k])) for o in group for k in range(4)}) for group in again.tolist()]
-    assert few.forwards == pytest.approx(sum(distinct) / len(distinct) / 2)
 
 
-def test_what_is_no_estimator_is_refused(canvas: Slopes) -> None:
+def test_unknown_estimators_are_refused(canvas: Slopes) -> None:
     with pytest.raises(ValueError, match="expected an advantage among trajectory"):
         Estimator("oracle")
     with pytest.raises(ValueError, match="not normalised"):
