@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unmask.evaluation.evaluate import Report
@@ -17,15 +17,15 @@ def plot_schedulers(reports: Sequence[Report], paper: PaperNumbers) -> Any:
 
 
 def plot_reports(
-    panels: Mapping[str, Report], paper: PaperNumbers | None = None, names: Mapping[str, str] | None = None
+    panels: Mapping[str, Report], paper: PaperNumbers | None = None, name: Callable[[str], str] = label
 ) -> Any:
-    """A panel per report, a point per scheduler, called as ``names`` has it; strong where it leads."""
+    """A panel per report, a point per scheduler, called by ``name``; strong where it leads."""
     shown = {}
     for title, report in panels.items():
         leader = find_leader(report)
         shown[title] = [
             figures.share(
-                (names or {}).get(row.scheduler, label(row.scheduler)),
+                name(row.scheduler),
                 limits(row),
                 row.scheduler == leader,
                 (paper or {}).get(row.scheduler, (None,))[0],

@@ -41,7 +41,6 @@ def evaluate_scheduler(
     scheduler: tuple[str, Scheduler],
     seed: int,
     decoding: Decoding = Decoding(),  # noqa: B008
-    likelihood: bool = False,
 ) -> dict[str, Any]:
     """One scheduler, with its name, on all problems: the JSON of an evaluation of one row."""
     model = get_denoiser(denoiser)
@@ -52,7 +51,7 @@ def evaluate_scheduler(
         model,
         dict([scheduler]),
         {"sequential": decoding},
-        EvaluationOptions(denoiser, batch=BATCH, seed=seed, likelihood=likelihood),
+        EvaluationOptions(denoiser, batch=BATCH, seed=seed, likelihood=False),
     )
     return to_json(report)
 

@@ -32,6 +32,9 @@ from unmask_studies.tables import Table, to_markdown
 
 Key = tuple[str | int | None, ...]
 """A point of a study's grid. Results are stored and looked up by it."""
+Axes = Sequence[Iterable[str | int | None]]
+Result = Mapping[str, Any]
+"""One measurement, as JSON data."""
 Results = Mapping[Key, Any]
 
 
@@ -48,7 +51,7 @@ class Findings:
 class GridStudy:
     """``measure`` at every point of ``grid``, then ``findings`` from all results. Subclasses are configured by their fields."""
 
-    def axes(self) -> Sequence[Iterable[str | int | None]]:
+    def axes(self) -> Axes:
         """The values of each part of a key."""
         raise NotImplementedError
 
@@ -60,11 +63,11 @@ class GridStudy:
         """All combinations of the axes."""
         yield from itertools.product(*self.axes())
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
-        """The result at ``key`` as JSON data. Trainings go to ``folder/runs``."""
+    def measure(self, key: Key, folder: Path) -> Result:
+        """The result at ``key``. Trainings go to ``folder/runs``."""
         raise NotImplementedError
 
-    def identity(self, key: Key) -> Mapping[str, Any] | None:
+    def identity(self, key: Key) -> Result | None:
         """All that the result depends on, so that other studies can reuse it; None where that cannot be stated."""
         return None
 

@@ -15,7 +15,6 @@ from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
 from unmask.training.policy.run import Learn, learn
-from unmask.training.policy.trainer import kept_step
 
 
 def is_finished(folder: Path, result: str = "policy") -> bool:
@@ -83,9 +82,7 @@ def read_history(run: Path) -> dict[str, Any]:
         "seed": training.get("seed"),
         "objective": training.get("objective"),
         "calls": records[-1].get("denoiser_calls") if records else None,
-        "seconds": sum(record.get("seconds", 0.0) for record in records),
         "validation": max(accuracy, default=None),
-        "kept": kept_step(records),
         "validated": training.get("validate"),
     }
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from unmask_studies.text.ground import Texts
 
 from support.studies import run
 from support.studies import text as cell
@@ -28,11 +27,14 @@ from unmask.tasks.vocabulary import END, PAD, encode
 from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.policy.config import PolicyTraining
 from unmask_studies.catalogue import load_study
-from unmask_studies.study import Cell, run_study
+from unmask_studies.study import run_study
+from unmask_studies.tables import Cell
 from unmask_studies.text.characters import Characters
-from unmask_studies.text.ends import first_ends
+from unmask_studies.text.ends import decode_with_ends, first_ends
 from unmask_studies.text.lengths import Lengths
 from unmask_studies.text.parallel import Parallel
+from unmask_studies.text.study import Models, Texts, block_sizes
+from unmask_studies.training_runs import is_finished, read_curve, read_history
 
 SMALL = Texts(generated=3, steps=1, prompts=2, validate=2)
 
@@ -155,9 +157,9 @@ def test_the_frontier_is_strong_only_where_the_paired_interval_excludes_0() -> N
 
 
 SHRUNK: dict[str, dict[str, Any]] = {
-    "transfer": {"blocks": (1,), "heuristics": ("confidence",)},
-    "rewards": {"heuristics": ("confidence",)},
-    "hidden": {"blocks": (2,), "heuristics": ("confidence",)},
+    "transfer": {"blocks": (1,), "schedulers": ("confidence",)},
+    "rewards": {"schedulers": ("confidence",)},
+    "hidden": {"blocks": (2,), "schedulers": ("confidence",)},
     "ends": {"task": "code", "schedulers": ("confidence",)},
     "countdown": {"schedulers": ("confidence",)},
 }

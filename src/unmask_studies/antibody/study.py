@@ -7,10 +7,9 @@ training antibodies and selected on the validation antibodies; the test antibodi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.schedulers.loading import load_scheduler
 from unmask_studies.antibody.task import AntibodyData, AntibodyTask, read_chains
 from unmask_studies.reports import get_denoiser
-from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import LEARNED, Cell, Table, TableRow, gap, spread
 from unmask_studies.training_runs import ensure_run, load_recipe
 
@@ -60,7 +59,7 @@ class Antibodies(GridStudy):
     def rows(self) -> tuple[str, ...]:
         return (*self.schedulers, LEARNED)
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return self.models, self.rows
 
     def grid(self) -> list[Key]:
@@ -73,7 +72,7 @@ class Antibodies(GridStudy):
                 raise ValueError(f"there is no {place}: run unmask antibody-models {self.denoiser} first")
         return super().grid()
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         model, scheduler = map(str, key)
         preset, name = f"sas-antibody-{model}", self._denoiser(model)
         config, denoiser = load_recipe(preset, None, self.steps, name), get_denoiser(name)
@@ -84,7 +83,7 @@ class Antibodies(GridStudy):
             loaded = load_scheduler(str(run), denoiser, name)
         else:
             loaded = load_scheduler(scheduler, denoiser, name)
-        problems = data.problems(denoiser, name).held_out(self.limit, "test")
+        problems = cast(AntibodyTask, data.problems(denoiser, name).held_out(self.limit, "test"))
         return measure_antibodies(problems, loaded, self.seed, self.draws if scheduler == "random" else 1)
 
     def findings(self, results: Results) -> Findings:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
@@ -30,6 +32,14 @@ def backbone(config: TransformerConfig, dtype: torch.dtype = torch.float32, seed
         denoiser.head.weight *= 8  # opinions, so that rounding does not decide an order
         denoiser.head.weight[config.mask_id] = 0
     return denoiser.requires_grad_(False).eval()
+
+
+def random_tokens(denoiser: Transformer, batch: int, length: int, hidden: int, seed: int) -> Int[Tensor, "B L"]:
+    """Canvases of random tokens whose last ``hidden`` positions are masked."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(denoiser.mask_id, (batch, length), generator=generator)
+    tokens[:, length - hidden :] = denoiser.mask_id
+    return tokens
 
 
 def share_layer(config: TransformerConfig) -> Transformer:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,7 +25,7 @@ from unmask.schedulers.heuristics import confidence
 from unmask.training.cost.flops import head_flops, trunk_flops
 from unmask.training.cost.shapes import LLADA_8B
 from unmask_studies.bench import loops
-from unmask_studies.bench.backbones import backbone, llada_like
+from unmask_studies.bench.backbones import backbone, llada_like, random_tokens
 from unmask_studies.bench.measuring import Finding, ratios, time_rounds
 
 
@@ -45,7 +47,7 @@ def measure_decoding(config: DecodingBench) -> Iterator[Finding]:
     """Their time over ours. Raises where the tokens differ: a ratio of two different answers means nothing."""
     plain = backbone(llada_like(config.width, config.layers))
     shifted = _shift(plain)
-    prompt = torch.randint(plain.mask_id, (1, config.prompt), generator=torch.Generator().manual_seed(3))
+    prompt = random_tokens(plain, 1, config.prompt, hidden=0, seed=3)
     tokens = torch.nn.functional.pad(prompt, (0, config.length), value=plain.mask_id)
     blocks, whole = Decoding(config.block, config.steps), Decoding(pace=_dream_pace(config.length, config.steps))
     pairs: dict[str, tuple[Callable[..., Tensor], Transformer, Denoiser, Decoding]] = {
@@ -55,13 +57,11 @@ def measure_decoding(config: DecodingBench) -> Iterator[Finding]:
     }
     for name, (loop, theirs, ours, decoding) in pairs.items():
         model = loops.AsPublished(theirs)
-        calls = {
-            "theirs": lambda loop=loop, model=model: loop(model, prompt, config.length, config.block, config.steps),
-            "ours": lambda ours=ours, decoding=decoding: (
-                unmask(ours, confidence, tokens, decoding, record=False).tokens
-            ),
+        calls: dict[str, Callable[[], Any]] = {
+            "theirs": partial(loop, model, prompt, config.length, config.block, config.steps),
+            "ours": partial(unmask, ours, confidence, tokens, decoding, record=False),
         }
-        if not torch.equal(calls["theirs"](), calls["ours"]()):
+        if not torch.equal(calls["theirs"](), calls["ours"]().tokens):
             raise ValueError(f"{name}'s loop and ours reveal different tokens on the same weights: nothing to compare")
         times = time_rounds(calls, config.repeats, warm=False)
         yield Finding.median(f"{name}: their time over ours", ratios(times["theirs"], times["ours"]), "×")

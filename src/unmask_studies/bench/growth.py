@@ -22,7 +22,7 @@ from unmask.denoisers.transformer import Transformer
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.task import SudokuTask
-from unmask_studies.bench.backbones import backbone, llada_like
+from unmask_studies.bench.backbones import backbone, llada_like, random_tokens
 from unmask_studies.bench.measuring import Finding, TensorBytes, exponent, time_rounds
 
 Call = Callable[[], object]
@@ -49,9 +49,9 @@ def measure_growth(config: Growth) -> Iterator[Finding]:
     small = backbone(llada_like(config.width, config.layers, 4_000))
     wide = {n: backbone(llada_like(config.width, 1, n)) for n in config.vocabularies}
     canvases = {
-        "length": {n: (small, _tokens(small, 1, n)) for n in config.lengths},
-        "vocabulary": {n: (model, _tokens(model, 1, 64)) for n, model in wide.items()},
-        "batch": {n: (small, _tokens(small, n, 64)) for n in config.batches},
+        "length": {n: (small, _canvases(small, 1, n)) for n in config.lengths},
+        "vocabulary": {n: (model, _canvases(model, 1, 64)) for n, model in wide.items()},
+        "batch": {n: (small, _canvases(small, n, 64)) for n in config.batches},
     }
     for what, sizes in canvases.items():
         calls = {n: (_decoding(*pair), _forwards(*pair)) for n, pair in sizes.items()}
@@ -83,11 +83,9 @@ def _fit(name: str, times: Sequence[Sequence[float]], sizes: Sequence[int]) -> F
     return Finding.median(name, [exponent(sizes, turn) for turn in zip(*times, strict=True)], "k")
 
 
-def _tokens(denoiser: Transformer, batch: int, length: int) -> Int[Tensor, "B L"]:
+def _canvases(denoiser: Transformer, batch: int, length: int) -> Int[Tensor, "B L"]:
     """The last quarter hidden."""
-    tokens = torch.randint(denoiser.mask_id, (batch, length), generator=torch.Generator().manual_seed(length))
-    tokens[:, -length // 4 :] = denoiser.mask_id
-    return tokens
+    return random_tokens(denoiser, batch, length, hidden=-(-length // 4), seed=length)
 
 
 def _decoding(denoiser: Transformer, tokens: Int[Tensor, "B L"]) -> Call:

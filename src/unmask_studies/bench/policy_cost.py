@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from unmask.decoding.loop import look
@@ -33,7 +34,7 @@ from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.cost.flops import head_flops, parameters, policy_flops, trunk_flops
 from unmask.training.cost.shapes import LLADA_8B, TEXT_POLICY
-from unmask_studies.bench.backbones import backbone, llada_like, policy_for, share_layer
+from unmask_studies.bench.backbones import backbone, llada_like, policy_for, random_tokens, share_layer
 from unmask_studies.bench.measuring import Finding, time_rounds
 
 PAPER = 1.67
@@ -76,8 +77,7 @@ def measure_policy_cost(config: PolicyCost) -> Iterator[Finding]:
 def time_parts(denoiser: Transformer, config: PolicyCost, name: str) -> Iterator[Finding]:
     policy = policy_for(denoiser)
     total, half = config.prompt + config.length, config.length // 2
-    tokens = torch.randint(denoiser.mask_id, (1, total), generator=torch.Generator().manual_seed(1))
-    tokens[:, -half:] = denoiser.mask_id
+    tokens = random_tokens(denoiser, 1, total, hidden=half, seed=1)
     live = LiveRows(denoiser, Canvas(tokens, seeds=torch.zeros(1, dtype=torch.long)), Decoding(config.block))
     view = look(denoiser, live, policy, None, {})
     states = view.states[0, -half:]
@@ -92,13 +92,14 @@ def time_parts(denoiser: Transformer, config: PolicyCost, name: str) -> Iterator
         "policy": lambda: policy(view),
     }
     times = time_rounds(calls, config.repeats)
-    parts = list(zip(*(times[name] for name in calls), strict=True))
-    any_order = [100 * policy / (trunk + whole) for trunk, whole, _, policy in parts]
-    in_blocks = [100 * (policy + whole - block) / (trunk + block) for trunk, whole, block, policy in parts]
-    yield Finding.median(f"measured, any order: {name}", any_order, "%")
-    yield Finding.median(f"measured, blocks of {config.block}: {name}", in_blocks, "%")
-    alone = [100 * policy / (trunk + block) for trunk, _, block, policy in parts]
-    yield Finding.median(f"measured, blocks of {config.block}, blockwise: {name}", alone, "%")
+    trunk, whole, block, own = (np.array(times[part]) for part in calls)
+    added = {
+        "any order": own / (trunk + whole),
+        f"blocks of {config.block}": (own + whole - block) / (trunk + block),
+        f"blocks of {config.block}, blockwise": own / (trunk + block),
+    }
+    for how, shares in added.items():
+        yield Finding.median(f"measured, {how}: {name}", (100 * shares).tolist(), "%")
 
 
 def count_flops(shape: TransformerConfig, config: PolicyCost, name: str) -> Iterator[Finding]:
@@ -110,7 +111,6 @@ def count_flops(shape: TransformerConfig, config: PolicyCost, name: str) -> Iter
     in_block = trunk_flops(shape, canvas) + head_flops(shape, config.block // 2)
     more = own + head_flops(shape, half - config.block // 2)
     yield Finding(f"FLOPs alone, blocks of {config.block}: {name}", 100 * more / in_block, "%")
-    weights = sum(
-        p.numel() for p in OrderPolicy(TEXT_POLICY).parameters()
-    )  # without embeddings, the same for every backbone
+    # Without embeddings the policy is the same for every backbone.
+    weights = sum(p.numel() for p in OrderPolicy(TEXT_POLICY).parameters())
     yield Finding(f"weights of the policy over the backbone's: {name}", 100 * weights / parameters(shape), "%")

@@ -55,7 +55,9 @@ class Slopes:
         return weight[..., hidden] @ self.slope[hidden]
 
 
-def slopes(lattice: Lattice, policy: OrderPolicy, reward_floor: float = -10.0, states_at_once: int = 8) -> Slopes:
+def compute_slopes(
+    lattice: Lattice, policy: OrderPolicy, reward_floor: float = -10.0, states_at_once: int = 8
+) -> Slopes:
     """Differentiate the policy's choice in every state; ``reward_floor`` is the trainer's."""
     S, n = lattice.logp.shape
     tau, positions = policy.config.temperature, lattice.positions
@@ -119,7 +121,7 @@ class Estimator:
 def expected_gradient(canvas: Slopes, estimator: Estimator, group: int) -> Float[Tensor, "F"]:
     """The mean of an estimator that is not normalised, exactly."""
     if estimator.normalised:
-        raise ValueError("a normalised estimator has no closed form: sample it with sampled_gradients")
+        raise ValueError("a normalised estimator has no closed form: sample it with sample_gradients")
     whole = exact_gradient(canvas)
     if estimator.advantage in BOUNDS:
         return whole
@@ -130,7 +132,7 @@ def expected_gradient(canvas: Slopes, estimator: Estimator, group: int) -> Float
     return now + sampled * (whole - now)
 
 
-def sampled_gradients(
+def sample_gradients(
     canvas: Slopes, estimator: Estimator, orders: Int[Tensor, "K G n"], std_floor: float = 0.1
 ) -> Float[Tensor, "K F"]:
     """The estimate of each group of orders, as ``policy_loss`` would make it at the policy that drew them."""
@@ -159,90 +161,58 @@ def sampled_gradients(
 
 @dataclass(frozen=True)
 class Quality:
-    """An estimator against ∇E[R] averaged over ``canvases``, from ``groups`` groups of ``group`` orders on each.
+    """An estimator, sampled in groups of ``group`` orders, against ∇E[R] averaged over canvases.
 
-    ``bias`` = ‖mean − exact‖/‖exact‖; one that is unbiased would show about ``bias_error``. ``known_bias`` is the same without
-    sampling, where there is a closed form. ``cosine`` is that of the mean with the exact gradient, ``one_cosine`` the mean cosine
-    of a single group's estimate with its canvas's. ``variance`` is the trace of the covariance times G, so that all group sizes
-    are compared at the same number of orders; ``signal`` = ‖mean‖²/variance, whatever the estimator's length. ``forwards`` are
-    distinct states per order.
+    ``bias`` = ‖mean − exact‖/‖exact‖; an unbiased estimator would show about ``bias_error``. ``known_bias`` is the same without
+    sampling, where there is a closed form. ``cosine`` is that of the mean with the exact gradient. ``variance`` is the trace of the
+    covariance times G, so that all group sizes are compared at the same number of orders.
     """
 
     advantage: str
     baseline: str
     normalised: bool
     group: int
-    canvases: int
-    groups: int
     bias: float
     bias_error: float
     known_bias: float | None
     cosine: float
-    one_cosine: float
     variance: float
-    signal: float
-    forwards: float
 
 
-def estimator_quality(
+def measure_quality(
     canvases: Sequence[Slopes], estimators: Sequence[Estimator], group: int, groups: int = 1000, seed: int = 0
 ) -> list[Quality]:
     """Sample every estimator on the same orders."""
     generator = torch.Generator().manual_seed(seed)
     draws = [sample_orders(c.logv, groups * group, generator).view(groups, group, -1) for c in canvases]
-    exact = [exact_gradient(canvas) for canvas in canvases]
-    forwards = sum(_distinct(orders) for orders in draws) / (len(draws) * group)
-    return [_quality(canvases, draws, exact, estimator, forwards) for estimator in estimators]
+    exact = torch.stack([exact_gradient(canvas) for canvas in canvases]).mean(0)
+    return [_compare(list(zip(canvases, draws, strict=True)), exact, estimator) for estimator in estimators]
 
 
-def _quality(
-    canvases: Sequence[Slopes],
-    draws: Sequence[Int[Tensor, "K G n"]],
-    exact: Sequence[Float[Tensor, "F"]],
-    estimator: Estimator,
-    forwards: float,
+def _compare(
+    sample: Sequence[tuple[Slopes, Int[Tensor, "K G n"]]], exact: Float[Tensor, "F"], estimator: Estimator
 ) -> Quality:
-    groups, group = draws[0].shape[:2]
-    whole = torch.stack(list(exact)).mean(0)
-    means, spreads, angles = [], [], []
-    for canvas, orders, truth in zip(canvases, draws, exact, strict=True):
-        estimates = sampled_gradients(canvas, estimator, orders)
-        means.append(estimates.mean(0))
-        spreads.append(float((estimates - means[-1]).square().sum()) / (groups - 1))
-        angles.append(float(torch.cosine_similarity(estimates, truth[None], dim=1).mean()))
-    mean = torch.stack(means).mean(0)
-    noise = sum(spreads) / (groups * len(spreads) ** 2)
-    variance = group * sum(spreads) / len(spreads)
+    groups, group = sample[0][1].shape[:2]
+    estimates = [sample_gradients(canvas, estimator, orders) for canvas, orders in sample]
+    spreads = [float((one - one.mean(0)).square().sum()) / (groups - 1) for one in estimates]
+    mean = torch.stack([one.mean(0) for one in estimates]).mean(0)
     known = None
     if not estimator.normalised:
-        expected = torch.stack([expected_gradient(canvas, estimator, group) for canvas in canvases]).mean(0)
-        known = float((expected - whole).norm() / whole.norm())
+        expected = torch.stack([expected_gradient(canvas, estimator, group) for canvas, _ in sample]).mean(0)
+        known = float((expected - exact).norm() / exact.norm())
     return Quality(
         advantage=estimator.advantage,
         baseline=estimator.baseline,
         normalised=estimator.normalised,
         group=group,
-        canvases=len(canvases),
-        groups=groups,
-        bias=float((mean - whole).norm() / whole.norm()),
-        bias_error=noise**0.5 / float(whole.norm()),
+        bias=float((mean - exact).norm() / exact.norm()),
+        bias_error=(sum(spreads) / groups) ** 0.5 / len(spreads) / float(exact.norm()),
         known_bias=known,
-        cosine=float(torch.cosine_similarity(mean, whole, dim=0)),
-        one_cosine=sum(angles) / len(angles),
-        variance=variance,
-        # The square of a noisy mean is too long by the noise.
-        signal=max(0.0, float(mean.square().sum()) - noise) / variance,
-        forwards=forwards,
+        cosine=float(torch.cosine_similarity(mean, exact, dim=0)),
+        variance=group * sum(spreads) / len(spreads),
     )
 
 
 def _weighted(canvas: Slopes, values: Float[Tensor, "S n"]) -> Float[Tensor, "S n"]:
     """v(j|s)·values, 0 where ``j`` is revealed."""
     return canvas.logv.exp() * values.masked_fill(canvas.logv == -torch.inf, 0.0)
-
-
-def _distinct(orders: Int[Tensor, "K G n"]) -> float:
-    """Distinct states that a group visits, the mean over groups: what ``share`` has to forward."""
-    bits = 1 << orders
-    state = (bits.cumsum(2) - bits).flatten(1).sort(1).values
-    return 1 + float((state.diff(dim=1) != 0).sum(1).double().mean())

@@ -10,7 +10,7 @@ A denoiser that is nearly perfect leaves no gap (Rem. expressivity_exactness): u
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
@@ -32,17 +32,17 @@ from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.trainer import train_policy
 from unmask_studies import figures
 from unmask_studies.exact.boards import Board, ambiguous_boards, unique_boards
-from unmask_studies.exact.estimators import Estimator, Quality, estimator_quality, slopes
+from unmask_studies.exact.estimators import Estimator, Quality, compute_slopes, measure_quality
 from unmask_studies.exact.optimum import (
     best_policy,
     clairvoyant_value,
-    completions,
+    measure_share,
     policy_value,
-    share_closed,
+    price_completions,
     solve_chance,
 )
 from unmask_studies.reports import to_json
-from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow
 
 HEURISTICS: dict[str, Scheduler] = {"confidence": confidence, "margin": margin, "entropy": entropy, "expert": expert}
@@ -63,15 +63,14 @@ ARMS = ("trajectory", "reward_to_go", "all_action", "all_action_unbiased", "myop
 class Standing:
     """One scheduler on one kind of boards: exact means over ``count`` of them.
 
-    ``value`` is E[R] of the greedy order in nats, ``sampled`` that at the policy's temperature, ``solved`` the share of boards
-    that greedy decoding solves; ``share`` of the way from ``base`` to the optimum, with 95 % limits over boards.
+    ``value`` is E[R] of the greedy order in nats, ``solved`` the share of boards that greedy decoding solves; ``share`` of the way
+    from ``base`` to the optimum, with 95 % limits over boards.
     """
 
     boards: str
     scheduler: str
     count: int
     value: float
-    sampled: float | None
     solved: float
     base: str
     share: float
@@ -102,7 +101,7 @@ class FourByFour(GridStudy):
     group: int = 6
     lr: float = 1e-2
     policy: PolicyConfig = field(default_factory=lambda: PolicyConfig(width=16, n_layers=2))
-    data: SudokuData = field(default_factory=lambda: SudokuData(size=4, puzzles=4000, clues="5-7"))
+    training_boards: SudokuData = field(default_factory=lambda: SudokuData(size=4, puzzles=4000, clues="5-7"))
     puzzles: int = 200
     clues: str = "6-7"
     ambiguous: int = 40
@@ -136,10 +135,10 @@ class FourByFour(GridStudy):
         training = PolicyTraining(advantage=arm.removesuffix("_unbiased"), prompts=prompts, group=group, **shared)
         return replace(training, future=group / (group - 1)) if arm == "all_action_unbiased" else training
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return (["exact learning"],)
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         return to_json(self.run(load_denoiser(self.denoiser)))
 
     def run(self, denoiser: Denoiser) -> ExactResults:
@@ -147,7 +146,7 @@ class FourByFour(GridStudy):
         policies, calls = {"untrained": self._new_policy(denoiser)}, {}
         for arm in self.arms:
             policies[arm] = self._new_policy(denoiser)
-            calls[arm] = list(train_policy(denoiser, policies[arm], self.data, self.training(arm)))[-1][
+            calls[arm] = list(train_policy(denoiser, policies[arm], self.training_boards, self.training(arm)))[-1][
                 "denoiser_calls"
             ]
         unique = list(unique_boards(self.puzzles, self.clues, self.seed))
@@ -172,11 +171,11 @@ class FourByFour(GridStudy):
 
     def _measure_qualities(self, denoiser: Denoiser, policy: OrderPolicy) -> list[Quality]:
         boards = unique_boards(self.estimator_canvases, self.estimator_clues, self.seed)
-        sample = [slopes(lattice(denoiser, tokens, truths[0]), policy) for tokens, truths in boards]
+        sample = [compute_slopes(lattice(denoiser, tokens, truths[0]), policy) for tokens, truths in boards]
         # Groups of one have no baseline: only the estimate without a future is left.
-        found = estimator_quality(sample, [Estimator("all_action", "group")], 1, self.groups, self.seed)
+        found = measure_quality(sample, [Estimator("all_action", "group")], 1, self.groups, self.seed)
         for group in self.group_sizes:
-            found += estimator_quality(sample, ESTIMATORS, group, self.groups, self.seed)
+            found += measure_quality(sample, ESTIMATORS, group, self.groups, self.seed)
         return found
 
     def findings(self, results: Results) -> Findings:
@@ -241,29 +240,24 @@ def measure_standings(
     """Every scheduler on every board, and the best policy with and without knowledge of the solution."""
     schedulers: dict[str, Scheduler] = {**heuristics, **policies}
     value, solved = ({name: [] for name in (*schedulers, "optimum", "clairvoyant")} for _ in range(2))
-    sampled: dict[str, list[float]] = {name: [] for name in policies}
     for tokens, truths in boards:
-        board = completions(denoiser, tokens, truths)
-        raw = board.scores(schedulers)
-        tables = {name: choice_logp(scores, 0.0) for name, scores in raw.items()}
+        board = price_completions(denoiser, tokens, truths)
+        tables = {name: choice_logp(scores, 0.0) for name, scores in board.scores(schedulers).items()}
         tables["optimum"] = best_policy(board)[0]
         for name, logv in tables.items():
             value[name].append(float(policy_value(board, logv)))
             solved[name].append(solve_chance(board, logv))
         value["clairvoyant"].append(clairvoyant_value(board))
         solved["clairvoyant"].append(nan)
-        for name, policy in policies.items():
-            sampled[name].append(float(policy_value(board, choice_logp(raw[name], policy.config.temperature))))
     found = []
     for name in value:
-        share = share_closed(value[name], {h: value[h] for h in heuristics}, value["optimum"])
+        share = measure_share(value[name], {h: value[h] for h in heuristics}, value["optimum"])
         found.append(
             Standing(
                 boards=kind,
                 scheduler=name,
                 count=len(boards),
                 value=float(np.mean(value[name])),
-                sampled=float(np.mean(sampled[name])) if name in sampled else None,
                 solved=float(np.mean(solved[name])),
                 base=share.base,
                 share=share.closed.mean,

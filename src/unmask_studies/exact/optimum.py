@@ -74,7 +74,7 @@ class Completions:
 
 
 @torch.no_grad()
-def completions(
+def price_completions(
     denoiser: Denoiser,
     tokens: Int[Tensor, "L"],
     truths: Int[Tensor, "M L"],
@@ -167,7 +167,7 @@ class Share:
     closed: Interval
 
 
-def share_closed(
+def measure_share(
     policy: ArrayLike,
     heuristics: Mapping[str, ArrayLike],
     optimum: ArrayLike,

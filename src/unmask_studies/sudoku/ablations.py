@@ -6,7 +6,7 @@ from the baseline is over puzzles, each of which has its mean over seeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from unmask.schedulers.loading import load_scheduler
 from unmask_studies import figures
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, marks
 from unmask_studies.sets import Sets
-from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.study import Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Limits, Table, TableRow, count_limits, points_gap
 from unmask_studies.training_runs import ensure_run, find_run, load_recipe, read_history, run_name
 
@@ -71,7 +71,7 @@ class Ablations(GridStudy):
             keys += [(preset, seed) for seed in seeds if self.train or find_run(run_name(preset, seed), self.runs)]
         return keys
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         preset, seed = str(key[0]), None if key[1] is None else int(key[1])
         problems, model = self.sets.load(), get_denoiser(self.denoiser)
         if preset == REFERENCE:
@@ -106,14 +106,14 @@ class Ablations(GridStudy):
         about = {preset.name: preset.description for preset in list_presets("train")}
         cells: list[TableRow] = []
         for row in rows:
-            compared = base is not None and row is not base
+            difference = "" if base is None or row is base else points_gap(paired_bootstrap(row.share, base.share))
             cells.append(
                 {
                     "preset": row.name,
                     "what": about.get(row.preset, "the scheduler that all of them start as"),
                     "seeds": ", ".join(str(seed) for seed in row.seeds),
                     "solved %": percent_interval(*row.limits()),
-                    f"against {self.baseline}": points_gap(paired_bootstrap(row.share, base.share)) if compared else "",
+                    f"against {self.baseline}": difference,
                     "cells %": f"{100 * row.cells:.2f}",
                     "calls": f"{row.calls:.1f}",
                     "training calls": "" if row.training_calls is None else f"{row.training_calls:,.0f}",

@@ -1,15 +1,13 @@
-"""What a learned policy costs in decoding (tab:inference_cost): the parts of a step, timed in turns, and their FLOPs."""
+"""What a learned policy costs in decoding (tab:inference_cost): the parts of a step, timed alternately, and their FLOPs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from unmask_studies import figures
 from unmask_studies.bench.policy_cost import PAPER, PolicyCost, measure_policy_cost
-from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow
 
 SHORT = {"weights of the policy over the backbone's": "weights"}
@@ -23,10 +21,10 @@ class Cost(GridStudy):
     backbones: PolicyCost = field(default_factory=PolicyCost)
     seed: int = 0
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return (["policy cost"],)
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         return {"found": [asdict(one) for one in measure_policy_cost(self.backbones)]}
 
     def findings(self, results: Results) -> Findings:

@@ -7,7 +7,6 @@ for runs that are found finished, whose length is their preset's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from unmask.schedulers.loading import load_scheduler
 from unmask_studies import figures, paper_numbers
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, join_reports
 from unmask_studies.sets import Sets
-from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, against_baseline, describe, limits, solved
 from unmask_studies.training_runs import ensure_run, load_recipe, read_history
 
@@ -71,10 +70,10 @@ class CrossScale(GridStudy):
     def methods(self) -> tuple[str, ...]:
         return ("confidence", "sas", *self.rivals)
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return self.scales, self.methods
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         size, method = map(str, key)
         scale = self.scales[size]
         config = scale.load_recipe(method if method in self.rivals else None, self.base)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
@@ -17,7 +16,7 @@ from unmask.tasks.sudoku.techniques import FALLBACK, TECHNIQUES
 from unmask_studies import figures
 from unmask_studies.reports import marks
 from unmask_studies.sets import Sets
-from unmask_studies.study import Findings, Key, Results
+from unmask_studies.study import Findings, Key, Result, Results
 from unmask_studies.sudoku.grids import EvaluationStudy
 from unmask_studies.tables import Cell, Limits, Table, TableRow, count_limits, label, points_gap
 
@@ -42,7 +41,7 @@ class Difficulty(EvaluationStudy):
     def grid(self) -> list[Key]:
         return [("techniques", name) for name in self.problems] + super().grid()
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         if key[0] != "techniques":
             return super().measure(key, folder)
         task = self.problems[str(key[1])].load()
@@ -50,7 +49,7 @@ class Difficulty(EvaluationStudy):
         strata = [task.stratum(row) for row in range(len(task))]
         return {"strata": strata, "clues": [int(clues.min()), int(clues.max())]}
 
-    def identity(self, key: Key) -> Mapping[str, Any] | None:
+    def identity(self, key: Key) -> Result | None:
         return None if key[0] == "techniques" else super().identity(key)
 
     def findings(self, results: Results) -> Findings:

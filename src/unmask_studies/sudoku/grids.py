@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from unmask.evaluation.evaluate import Report
 from unmask.schedulers.loading import load_scheduler
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, join_reports
 from unmask_studies.sets import Decoded, ProblemSet, Sets, decode_boards
-from unmask_studies.study import GridStudy, Key, Results
+from unmask_studies.study import Axes, GridStudy, Key, Result, Results
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class BoardStudy(GridStudy):
     def problems(self) -> dict[str, ProblemSet]:
         return self.sets.by_name(self.data)
 
-    def shared_identity(self, kind: str, key: Sequence[Any]) -> Mapping[str, Any] | None:
+    def shared_identity(self, kind: str, key: Sequence[Any]) -> Result | None:
         """Weights in a folder may change under their name: a measurement that uses them has no identity."""
         denoiser, name, scheduler = key
         if denoiser not in list_denoisers() or Path(scheduler).exists():
@@ -43,19 +43,18 @@ class EvaluationStudy(BoardStudy):
     """``denoisers`` × problem sets × schedulers: an evaluation of one row each. The others are compared with ``baseline``."""
 
     denoisers: tuple[str, ...] = ("sudoku-9x9-imperfect", "sudoku-9x9")
-    likelihood: bool = False
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return self.denoisers, self.problems, self.schedulers
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         denoiser, name, scheduler = map(str, key)
         loaded = load_scheduler(scheduler, get_denoiser(denoiser), denoiser)
         problems = self.problems[name].load()
-        return evaluate_scheduler(problems, denoiser, (scheduler, loaded), self.seed, likelihood=self.likelihood)
+        return evaluate_scheduler(problems, denoiser, (scheduler, loaded), self.seed)
 
-    def identity(self, key: Key) -> Mapping[str, Any] | None:
-        return self.shared_identity("likelihood" if self.likelihood else "evaluation", key)
+    def identity(self, key: Key) -> Result | None:
+        return self.shared_identity("evaluation", key)
 
     def report(self, results: Results, denoiser: str, name: str) -> Report:
         return join_reports([results[denoiser, name, scheduler] for scheduler in self.schedulers], self.baseline)
@@ -67,14 +66,14 @@ class DecodingStudy(BoardStudy):
 
     denoiser: str = "sudoku-9x9-imperfect"
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return (self.denoiser,), self.problems, self.schedulers
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         denoiser, name, scheduler = map(str, key)
         return decode_boards(self.problems[name].load(), denoiser, scheduler, self.seed).write()
 
-    def identity(self, key: Key) -> Mapping[str, Any] | None:
+    def identity(self, key: Key) -> Result | None:
         return self.shared_identity("decoding", key)
 
     def decodings(self, results: Results, name: str) -> dict[str, Decoded]:

@@ -15,7 +15,7 @@ from unmask.schedulers.loading import load_scheduler
 from unmask_studies import figures
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, join_reports
 from unmask_studies.sets import Sets
-from unmask_studies.study import Findings, GridStudy, Key, Results, require_baseline
+from unmask_studies.study import Findings, GridStudy, Key, Result, Results, require_baseline
 from unmask_studies.tables import LEARNED, Table, TableRow, against_baseline, label, limits, solved
 from unmask_studies.training_runs import ensure_run, load_pretraining, load_recipe, read_history
 
@@ -49,7 +49,7 @@ class Quality(GridStudy):
         self.sets.by_name()
         return [(samples, what) for samples in self.samples for what in (*TRAINED, *self.rows)]
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         samples, what = key
         denoiser, policy = f"denoiser-{samples}", f"policy-{samples}"
         place = str(folder / "runs" / denoiser)

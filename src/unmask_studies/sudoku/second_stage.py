@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from unmask.report.gather import report_of
 from unmask.runs.presets import load_preset
@@ -19,7 +18,7 @@ from unmask.training.denoiser.second_stage import SecondStage, finetune
 from unmask_studies import figures, paper_numbers
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, versus
 from unmask_studies.sets import Sets
-from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.study import Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, against_baseline, describe, label, limits, solved
 from unmask_studies.training_runs import ensure_run, load_recipe
 
@@ -30,7 +29,7 @@ BEFORE, TUNE = "before", "tune"
 
 @dataclass(frozen=True)
 class SecondStageStudy(GridStudy):
-    """A second stage of ``tuning_preset`` along each of ``schedulers``. After the one along ``sas``, ``policy_preset`` trains on for it.
+    """A second stage of ``tuning_preset`` along each of ``schedulers``; after the one along ``sas`` the policy trains further.
 
     ``samples``, ``puzzles`` and ``validate`` replace the preset's, ``policy_steps`` the policy preset's steps.
     """
@@ -66,7 +65,7 @@ class SecondStageStudy(GridStudy):
         """The schedulers that decode with the denoiser tuned along one of them."""
         return [*dict.fromkeys((along, "confidence")), *([SECOND_ROUND] if along == "sas" else [])]
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         along, used = map(str, key)
         stage, tuned = self.stage, folder / "runs" / f"tuned-{along}"
         if used == TUNE:

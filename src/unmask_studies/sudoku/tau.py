@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -25,7 +24,7 @@ from unmask.report.numbers import interval, number
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes, expert_order
 from unmask_studies import figures, paper_numbers
-from unmask_studies.study import Findings, Key, Results
+from unmask_studies.study import Findings, Key, Result, Results
 from unmask_studies.sudoku.grids import DecodingStudy
 from unmask_studies.tables import Table, TableRow, count_limits, gap, label, spread
 
@@ -99,13 +98,13 @@ class Tau(DecodingStudy):
     def grid(self) -> list[Key]:
         return super().grid() + [("null", name) for name in self.problems]
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         if key[0] != "null":
             return super().measure(key, folder)
         drawn = shuffle_cells(self.problems[str(key[1])].load(), self.draws, self.seed)
         return {reading: _summary(np.array(values).ravel()) for reading, values in drawn.items()}
 
-    def identity(self, key: Key) -> Mapping[str, Any] | None:
+    def identity(self, key: Key) -> Result | None:
         return None if key[0] == "null" else super().identity(key)
 
     def findings(self, results: Results) -> Findings:
@@ -126,13 +125,14 @@ class Tau(DecodingStudy):
         base = known.get(self.baseline)
         rows: list[TableRow] = []
         for scheduler, tau in known.items():
-            compared = base is not None and scheduler != self.baseline and n > 0
+            compared = None if scheduler == self.baseline or not n else base
+            difference = "" if compared is None else gap(paired_bootstrap(tau, compared), 3)
             paper = paper_numbers.TAU.get(scheduler)
             rows.append(
                 {
                     "scheduler": label(scheduler),
                     "mean τ_eq": spread(mean_interval(tau), 3) if n else "",
-                    f"against {self.baseline}, paired": gap(paired_bootstrap(tau, base), 3) if compared else "",
+                    f"against {self.baseline}, paired": difference,
                     "share > 0": _share(tau > 0),
                     "share > 0.5": _share(tau > 0.5),
                     "paper: the three": f"{number(paper[0], 3)}; {paper[1]:.2f}; {paper[2]:.2f}" if paper else "",

@@ -6,16 +6,15 @@ log p(x | σ) of an order σ drawn from the policy, summed over a board.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from unmask.evaluation.statistics import mean_interval
 from unmask.report.numbers import percent_interval
 from unmask.runs.run import Run
 from unmask_studies import figures
-from unmask_studies.study import Findings, GridStudy, Key, Results
+from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, count_limits, spread
 from unmask_studies.training_runs import ensure_run, load_recipe, read_curve, read_history, run_name
 
@@ -46,10 +45,10 @@ class Training(GridStudy):
         if not 1 <= self.ends <= self.steps:
             raise ValueError(f"ends must be in 1 .. {self.steps}, the number of steps, got {self.ends}")
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return (self.presets,)
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         preset = str(key[0])
         config = load_recipe(preset, self.seed, self.steps, validate=self.validate)
         every, prompts = min(self.steps, self.validate_every), self.prompts or config.training.prompts

@@ -7,7 +7,6 @@ to right is how the text was written. The policy is trained twice: from confiden
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from unmask.training.policy.run import fitted
 from unmask.training.policy.trainer import train_policy
 from unmask_studies import figures
 from unmask_studies.reports import BATCH, get_denoiser
-from unmask_studies.study import Findings, GridStudy, Key, Results, require_baseline
+from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results, require_baseline
 from unmask_studies.tables import LEARNED, Cell, Table, TableRow, gap, label, spread
 from unmask_studies.training_runs import is_finished, read_history
 
@@ -104,14 +103,14 @@ class Characters(GridStudy):
             raise ValueError(f"expected one plain text file: name it with --data, got {len(self.data)}")
         return Passages(str(self.data[0]), self.given, self.length, self.seed)
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return ["bits"], (*self.schedulers, *self.learned)
 
     def grid(self) -> list[Key]:
         self.source.part("test")
         return [("train", "denoiser"), *(("train", name) for name in self.learned), *super().grid()]
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         what, name = map(str, key)
         denoiser, place = folder / "runs" / "denoiser", folder / "runs" / name.replace(" ", "-")
         if what == "train":
@@ -148,7 +147,7 @@ class Characters(GridStudy):
         figure = figures.intervals({file: points}, "bits per character")
         return Findings([Table.of(title, rows, note)], {"characters": figure})
 
-    def _train_denoiser(self, place: Path) -> Mapping[str, Any]:
+    def _train_denoiser(self, place: Path) -> Result:
         if not is_finished(place, "denoiser"):
             shape = TransformerConfig(
                 vocab_size=ALPHABET,
@@ -168,7 +167,7 @@ class Characters(GridStudy):
                 save_denoiser(model, place / "denoiser", dtype=torch.float16)
         return {"samples": self.denoiser_training.samples}
 
-    def _train_policy(self, name: str, denoiser: Path, place: Path) -> Mapping[str, Any]:
+    def _train_policy(self, name: str, denoiser: Path, place: Path) -> Result:
         if not is_finished(place):
             training, model = self.learned[name], get_denoiser(str(denoiser))
             teacher = load_scheduler(training.teacher, model) if training.teacher else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from unmask.report.tables import is_oracle
 from unmask.tasks.countdown import Countdown, read_problems
 from unmask_studies.plots import plot_schedulers
 from unmask_studies.reports import join_reports
-from unmask_studies.study import Findings, Results, require_baseline
+from unmask_studies.study import Axes, Findings, Result, Results, require_baseline
 from unmask_studies.tables import LEARNED, scheduler_table
 from unmask_studies.text.study import Models, TextStudy, policy_of
 
@@ -55,10 +55,10 @@ class CountdownSchedulers(TextStudy):
     def has_problems(self) -> bool:
         return bool(self.files)
 
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return self.files, self.rows
 
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         name, scheduler = key
         file = self.files[name]
         problems = None if file is None else read_file(file, self.sets.limit)

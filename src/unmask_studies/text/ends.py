@@ -7,7 +7,7 @@ revealed, ``suppress`` postpones them until nothing else is left of the block. P
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,9 @@ from unmask.tasks.text_problems import TextProblemTask
 from unmask.tasks.vocabulary import END, PAD
 from unmask_studies import figures
 from unmask_studies.reports import BATCH, get_denoiser
-from unmask_studies.study import Findings, Results
-from unmask_studies.tables import LEARNED, Table, TableRow, count_limits, label, points_gap
-from unmask_studies.text.study import Models, TextStudy, kind_of, policy_of
+from unmask_studies.study import Axes, Findings, Result, Results
+from unmask_studies.tables import Table, TableRow, count_limits, points_gap
+from unmask_studies.text.study import Models, TaskStudy, kind_of
 
 FLOOR = Decoding().end_floor
 """The factor that damped end tokens start with."""
@@ -48,7 +48,7 @@ class PaddingEnds(DenoiserWrapper):
         return PAD
 
 
-class DampedEnds(Ending):
+class DampedEnds(EndingDenoiser):
     """Damped end tokens, of which padding is one that may be revealed."""
 
     @property
@@ -57,14 +57,13 @@ class DampedEnds(Ending):
 
 
 @dataclass(frozen=True)
-class Ends(TextStudy):
+class Ends(TaskStudy):
     """``schedulers`` and the learned policy × ways to treat end tokens, at a task's ``length`` (None: the longest)."""
 
-    task: str = "arithmetic"
     length: int | None = None
-    schedulers: tuple[str, ...] = ("left_to_right", "confidence", "margin", "entropy")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.length is not None and self.length not in kind_of(self.task).lengths:
             raise ValueError(f"length must be one of {kind_of(self.task).lengths}, got {self.length}")
 
@@ -72,13 +71,10 @@ class Ends(TextStudy):
     def region(self) -> int:
         return self.length or kind_of(self.task).lengths[-1]
 
-    def needs(self) -> tuple[Sequence[str], Sequence[str]]:
-        return [self.task], [policy_of(self.task)]
+    def axes(self) -> Axes:
+        return self.rows, WAYS
 
-    def axes(self) -> Sequence[Iterable[str]]:
-        return (*self.schedulers, LEARNED), WAYS
-
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         name, ends = key
         problems = self.sets.problems(self.task, self.region)
         denoiser = get_denoiser(models.denoiser(self.task))
@@ -94,7 +90,7 @@ class Ends(TextStudy):
             limits = count_limits(int(exact.sum()), len(exact))
             rows.append(
                 {
-                    "scheduler": label(str(name)),
+                    "scheduler": self.label(str(name)),
                     "end tokens": str(ends),
                     "solved %": percent_interval(*limits),
                     "against allow, paired": "" if ends == "allow" else points_gap(paired_bootstrap(exact, plain)),
@@ -104,10 +100,10 @@ class Ends(TextStudy):
                     "calls": f"{found['calls'] / len(exact):.1f}",
                 }
             )
-            title = f"{label(str(name))}, {ends}"
+            title = f"{self.label(str(name))}, {ends}"
             solved_points.append(figures.share(title, limits))
             first_points.append(figures.share(title, (when.mean, when.low, when.high)))
-        n = len(_marks(results[LEARNED, "allow"]))
+        n = len(_marks(results[self.rows[0], "allow"]))
         title = f"{self.task}, {self.region} tokens: end tokens and padding, n = {n:,}, seed {self.seed}"
         note = (
             "First end after: the share of the text before the first end token of the finished answer that was already revealed "

@@ -16,7 +16,7 @@ from unmask.report.numbers import number, percent
 from unmask.report.tables import is_oracle
 from unmask_studies import figures, paper_numbers
 from unmask_studies.reports import find_leader, join_reports
-from unmask_studies.study import Findings, Key, Results
+from unmask_studies.study import Findings, Key, Result, Results
 from unmask_studies.tables import BOLD, LEARNED, Cell, Table, TableRow, against, label, limits, solved
 from unmask_studies.text.study import Models, TextStudy, block_sizes, kind_of, policy_of
 
@@ -62,7 +62,7 @@ class Lengths(TextStudy):
                     if row != READING or block == length:
                         yield task, length, block, row
 
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         task, length, block, scheduler = key
         decoding = Decoding(block=None if block == length else block)
         return models.evaluate(task, scheduler, decoding, self.sets.problems(task, length))

@@ -7,7 +7,7 @@ choose how many positions to reveal in a step: threshold, factor and entropy bou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,23 +16,23 @@ from unmask.decoding.paces import load_pace
 from unmask.evaluation.evaluate import Report
 from unmask_studies import figures
 from unmask_studies.reports import difference, join_reports
-from unmask_studies.study import Findings, Results
-from unmask_studies.tables import Cell, Table, TableRow, against, label, limits, solved
-from unmask_studies.text.study import Models, TextStudy, kind_of
+from unmask_studies.study import Axes, Findings, Result, Results, require_baseline
+from unmask_studies.tables import Cell, Table, TableRow, against, limits, solved
+from unmask_studies.text.study import Models, TaskStudy, kind_of
 
 BASELINE = "confidence"
 
 
 @dataclass(frozen=True)
-class Parallel(TextStudy):
+class Parallel(TaskStudy):
     """A ``task`` at its shortest length: ``decodings`` (B, T) and ``paces``, each with confidence and two policies.
 
-    ``sequential`` and ``parallel`` are presets of ``unmask train``: without and with ``budget``.
+    The first of the ``policies`` was trained without, the second with ``budget``.
     """
 
-    task: str = "arithmetic"
-    sequential: str = "sas-arithmetic"
-    parallel: str = "sas-arithmetic-parallel"
+    schedulers: tuple[str, ...] = (BASELINE,)
+    policies: tuple[str, ...] = ("sas-arithmetic", "sas-arithmetic-parallel")
+    names: tuple[str, ...] = ("trained one at a time", "trained on R_par")
     decodings: tuple[tuple[int, int], ...] = (
         *((40, steps) for steps in (40, 20, 16, 12, 10, 8, 6)),
         *((20, 20), (20, 10), (8, 20)),
@@ -44,6 +44,8 @@ class Parallel(TextStudy):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        require_baseline(BASELINE, self.schedulers)
         length = kind_of(self.task).lengths[0]
         for block, steps in self.decodings:
             if not 1 <= block <= length or length % block or not length // block <= steps <= length:
@@ -54,22 +56,15 @@ class Parallel(TextStudy):
             load_pace(pace)
 
     @property
-    def rows(self) -> tuple[str, ...]:
-        return (BASELINE, self.sequential, self.parallel)
-
-    @property
     def rules(self) -> dict[str, Decoding]:
         """Name → decoding: the budgets, then the paces."""
         budgets = {self._name(*pair): Decoding(block=pair[0], steps=pair[1]) for pair in self.decodings}
         return budgets | {pace: Decoding(pace=load_pace(pace)) for pace in self.paces}
 
-    def needs(self) -> tuple[Sequence[str], Sequence[str]]:
-        return [self.task], [self.sequential, self.parallel]
-
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return self.rules, self.rows
 
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         rule, scheduler = key
         return models.evaluate(self.task, scheduler, self.rules[rule])
 
@@ -85,7 +80,7 @@ class Parallel(TextStudy):
         rows: list[TableRow] = []
         for pair in self.decodings:
             name = self._name(*pair)
-            compared = [reports[name].row(row) for row in self.rows]
+            compared = [reports[name].row(row) for row in (BASELINE, *self.policies)]
             base, sequential, parallel = compared
             rows.append(
                 {
@@ -118,7 +113,7 @@ class Parallel(TextStudy):
             rows.append(
                 {
                     "how many per step": row.decoding,
-                    "scheduler": self._label(row.scheduler),
+                    "scheduler": self.label(row.scheduler),
                     "calls": f"{row.denoiser_calls:.1f}",
                     "solved %": Cell(solved(row), leads and sure),
                     "on the frontier": "yes" if leads else "",
@@ -134,22 +129,18 @@ class Parallel(TextStudy):
         """Budgets in any order, the paces on confidence, and one of them on the policy of R_par; blocks are in the table."""
         series: dict[str, list[tuple[float, figures.Point]]] = {}
         anywhere = {self._name(*pair) for pair in self.decodings if pair[0] == kind_of(self.task).lengths[0]}
-        shown = {(how, BASELINE) for how in map(_kind, self.paces)} | {("entropy_bound", self.parallel)}
+        shown = {(how, BASELINE) for how in map(_kind, self.paces)} | {("entropy_bound", self.policies[1])}
         for scheduler in self.rows:
             for rule, report in reports.items():
                 row = report.row(scheduler)
                 if rule in anywhere:
-                    name = self._label(scheduler)
+                    name = self.label(scheduler)
                 elif rule in self.paces and (_kind(rule), scheduler) in shown:
-                    name = f"{_kind(rule).replace('_', ' ')} on {self._label(scheduler).removeprefix('trained on ')}"
+                    name = f"{_kind(rule).replace('_', ' ')} on {self.label(scheduler).removeprefix('trained on ')}"
                 else:
                     continue
                 series.setdefault(name, []).append((row.denoiser_calls, figures.share(rule, limits(row))))
         return figures.frontier(series, "denoiser calls per problem", "solved, %")
-
-    def _label(self, scheduler: str) -> str:
-        learned = {self.sequential: "trained one at a time", self.parallel: "trained on R_par"}
-        return learned.get(scheduler, label(scheduler))
 
     def _name(self, block: int, steps: int) -> str:
         return f"{kind_of(self.task).lengths[0]}–{block}–{steps}"

@@ -6,7 +6,6 @@ many denoiser calls with each of them, but for equal states, which share one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,59 +13,46 @@ from unmask.decoding.options import Decoding
 from unmask.report.numbers import percent
 from unmask_studies import figures
 from unmask_studies.reports import join_reports
-from unmask_studies.study import Findings, Key, Results
-from unmask_studies.tables import Table, TableRow, against, count_limits, label, solved
-from unmask_studies.text.study import Models, TextStudy
+from unmask_studies.study import Axes, Findings, Key, Result, Results
+from unmask_studies.tables import Table, TableRow, against, count_limits, solved
+from unmask_studies.text.study import Models, TaskStudy
 from unmask_studies.training_runs import read_curve
 
 
 @dataclass(frozen=True)
-class Rewards(TextStudy):
-    """``presets`` of ``unmask train``, all for the ``task``; the others are compared with the first. ``names`` are the tables'.
+class Rewards(TaskStudy):
+    """``policies`` of different rewards, compared with the first.
 
     The last of them is the policy of the other studies: the same reward, relative and for every candidate. Its curve has its calls.
     """
 
-    task: str = "arithmetic"
-    presets: tuple[str, ...] = ("reward-self-aware", "reward-terminal", "reward-hybrid", "sas-arithmetic")
+    schedulers: tuple[str, ...] = ("left_to_right", "confidence")
+    policies: tuple[str, ...] = ("reward-self-aware", "reward-terminal", "reward-hybrid", "sas-arithmetic")
     names: tuple[str, ...] = ("self-aware", "terminal 0/1", "hybrid", "self-aware, relative, all-action")
-    heuristics: tuple[str, ...] = ("left_to_right", "confidence")
 
-    def __post_init__(self) -> None:
-        if not self.presets or len(self.names) != len(self.presets):
-            raise ValueError(f"expected a name for each preset, got {len(self.names)} for {len(self.presets)}")
-
-    @property
-    def rows(self) -> tuple[str, ...]:
-        return (*self.heuristics, *self.presets)
-
-    def needs(self) -> tuple[Sequence[str], Sequence[str]]:
-        return [self.task], self.presets
-
-    def axes(self) -> Sequence[Iterable[str]]:
+    def axes(self) -> Axes:
         return ["solved"], self.rows
 
     def grid(self) -> list[Key]:
-        return super().grid() + [("curve", preset) for preset in self.presets]
+        return super().grid() + [("curve", policy) for policy in self.policies]
 
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         what, name = key
         if what == "curve":
             return {"curve": read_curve(models.policy(name))}
         return models.evaluate(self.task, name, Decoding())
 
     def findings(self, results: Results) -> Findings:
-        report = join_reports([results["solved", row] for row in self.rows], self.presets[0])
-        names = dict(zip(self.presets, self.names, strict=True))
+        report = join_reports([results["solved", row] for row in self.rows], self.policies[0])
         rows: list[TableRow] = []
         for row in report.rows:
             history = results.get(("policy", row.scheduler), {})
-            first = row.scheduler == self.presets[0]
+            first = row.scheduler == self.policies[0]
             rows.append(
                 {
-                    "reward": names.get(row.scheduler, label(row.scheduler)),
+                    "reward": self.label(row.scheduler),
                     "solved %": solved(row),
-                    f"against {self.names[0]}, paired": "" if first else against(row, report.row(self.presets[0])),
+                    f"against {self.names[0]}, paired": "" if first else against(row, report.row(self.policies[0])),
                     "training calls": f"{history['calls']:,}" if history else "",
                     "best validation, %": percent(history["validation"]) if history else "",
                     "training seed": str(history.get("seed", "")),
@@ -79,9 +65,9 @@ class Rewards(TextStudy):
         )
         title = f"{self.task}: the reward of a policy, n = {report.n:,}, seed {report.seed}"
         series = {}
-        for preset, name in names.items():
-            n = results["policy", preset]["validated"]
-            curve = results["curve", preset]["curve"]
+        for policy, name in zip(self.policies, self.names, strict=True):
+            n = results["policy", policy]["validated"]
+            curve = results["curve", policy]["curve"]
             series[name] = [(float(c), figures.share("", count_limits(round(share * n), n))) for c, share in curve]
         figure = figures.curves(series, "denoiser calls in training", "held-out problems solved, %")
         return Findings([Table.of(title, rows, note)], {"rewards": figure}, [report])

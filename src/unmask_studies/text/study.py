@@ -6,7 +6,7 @@ Both are looked for in a folder of finished runs under these names, and trained 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -16,8 +16,8 @@ from unmask.decoding.options import Decoding
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.text_problems import TextProblemKind, TextProblemTask, text_problem_kinds
 from unmask_studies.reports import evaluate_scheduler, get_denoiser
-from unmask_studies.study import GridStudy, Key
-from unmask_studies.tables import LEARNED
+from unmask_studies.study import GridStudy, Key, Result
+from unmask_studies.tables import LEARNED, label
 from unmask_studies.training_runs import (
     ensure_run,
     find_run,
@@ -75,13 +75,13 @@ class Models:
     def policy(self, preset: str) -> Path:
         return find_run(preset, self.runs) or self.folder / "runs" / preset
 
-    def train_denoiser(self, task: str) -> Mapping[str, Any]:
+    def train_denoiser(self, task: str) -> Result:
         config = load_pretraining(task, self.texts.samples)
         if self.texts.samples is not None:
             config = replace(config, data=_truncate(config.data, self.texts.samples))
         return {"folder": str(ensure_run(task, config, self.folder, self.runs))}
 
-    def train_policy(self, preset: str) -> Mapping[str, Any]:
+    def train_policy(self, preset: str) -> Result:
         config = self.recipe(preset)
         history = read_history(ensure_run(preset, config, self.folder, self.runs))
         if Path(history["denoiser"]).resolve() != Path(config.denoiser).resolve():
@@ -138,7 +138,7 @@ class TextStudy(GridStudy):
         tasks, presets = self.needs()
         return [*(("denoiser", task) for task in tasks), *(("policy", name) for name in presets), *super().grid()]
 
-    def measure(self, key: Key, folder: Path) -> Mapping[str, Any]:
+    def measure(self, key: Key, folder: Path) -> Result:
         models = Models(self.sets, self.runs, folder, self.seed)
         match key:
             case ("denoiser", str(task)):
@@ -147,9 +147,36 @@ class TextStudy(GridStudy):
                 return models.train_policy(preset)
         return self.measure_with(models, *key)
 
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         """The result at a point of the axes."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TaskStudy(TextStudy):
+    """``schedulers`` on one ``task``, beside ``policies``, presets of ``unmask train``; without any, the task's own policy.
+
+    ``names`` are those of the policies in tables.
+    """
+
+    task: str = "arithmetic"
+    schedulers: tuple[str, ...] = ("left_to_right", "confidence", "margin", "entropy")
+    policies: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.policies):
+            raise ValueError(f"expected a name for each policy, got {len(self.names)} for {len(self.policies)}")
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return (*self.schedulers, *(self.policies or (LEARNED,)))
+
+    def label(self, name: str) -> str:
+        return dict(zip(self.policies, self.names, strict=True)).get(name, label(name))
+
+    def needs(self) -> tuple[Sequence[str], Sequence[str]]:
+        return [self.task], self.policies or [policy_of(self.task)]
 
 
 def kind_of(task: str) -> type[TextProblemKind]:

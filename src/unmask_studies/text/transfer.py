@@ -5,7 +5,7 @@ A transferred policy reads statistics alone: of a position it sees the denoiser'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from unmask.evaluation.evaluate import Report
 from unmask.report.numbers import percent
 from unmask_studies import figures, paper_numbers
 from unmask_studies.reports import join_reports
-from unmask_studies.study import Findings, Results
+from unmask_studies.study import Axes, Findings, Result, Results
 from unmask_studies.tables import Table, TableRow, against, label, limits, solved
 from unmask_studies.text.study import Models, TextStudy, block_sizes, name_blocks
 
@@ -24,33 +24,33 @@ class Transfer(TextStudy):
     """The policies of two ``tasks``, presets of ``unmask train``, on both; numbers of ``blocks`` at each shortest length."""
 
     tasks: tuple[str, str] = ("arithmetic", "code")
-    learned: tuple[str, str] = ("sas-arithmetic-statistics", "sas-code-statistics")
-    heuristics: tuple[str, ...] = ("left_to_right", "confidence", "margin", "entropy")
+    policies: tuple[str, str] = ("sas-arithmetic-statistics", "sas-code-statistics")
+    schedulers: tuple[str, ...] = ("left_to_right", "confidence", "margin", "entropy")
     blocks: tuple[int, ...] = (1, 4, 8)
 
     def __post_init__(self) -> None:
         for task in self.tasks:
             block_sizes(task, self.blocks)
-        if not self.heuristics:
+        if not self.schedulers:
             raise ValueError("a transferred policy is compared with heuristics: name at least one")
 
     @property
     def rows(self) -> tuple[str, ...]:
-        return (*self.heuristics, *self.learned)
+        return (*self.schedulers, *self.policies)
 
     def needs(self) -> tuple[Sequence[str], Sequence[str]]:
-        return self.tasks, self.learned
+        return self.tasks, self.policies
 
-    def axes(self) -> Sequence[Iterable[str | int]]:
+    def axes(self) -> Axes:
         return self.tasks, self.blocks, self.rows
 
-    def measure_with(self, models: Models, *key: Any) -> Mapping[str, Any]:
+    def measure_with(self, models: Models, *key: Any) -> Result:
         task, count, scheduler = key
         return models.evaluate(task, scheduler, Decoding(block=block_sizes(task, self.blocks)[count]))
 
     def findings(self, results: Results) -> Findings:
         reports = {
-            (task, count): join_reports([results[task, count, row] for row in self.rows], self.heuristics[0])
+            (task, count): join_reports([results[task, count, row] for row in self.rows], self.schedulers[0])
             for task in self.tasks
             for count in self.blocks
         }
@@ -70,8 +70,8 @@ class Transfer(TextStudy):
             paper = paper_numbers.TRANSFER.get((trained, task), {})
             for count in self.blocks:
                 report = reports[task, count]
-                best = max((report.row(name) for name in self.heuristics), key=lambda row: row.exact)
-                moved, own = report.row(self.learned[here]), report.row(self.learned[there])
+                best = max((report.row(name) for name in self.schedulers), key=lambda row: row.exact)
+                moved, own = report.row(self.policies[here]), report.row(self.policies[there])
                 rows.append(
                     {
                         "trained on → used on": f"{trained} → {task}",
@@ -93,7 +93,7 @@ class Transfer(TextStudy):
         return Table.of(f"Policies on the other task, n = {one.n:,}, seed {one.seed}", rows, note)
 
     def _label(self, task: str, scheduler: str) -> str:
-        if scheduler not in self.learned:
+        if scheduler not in self.policies:
             return label(scheduler)
-        where = self.tasks[self.learned.index(scheduler)]
+        where = self.tasks[self.policies.index(scheduler)]
         return "learned here" if where == task else f"learned on {where}"

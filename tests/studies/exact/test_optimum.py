@@ -23,9 +23,9 @@ from unmask_studies.exact.optimum import (
     Completions,
     best_policy,
     clairvoyant_value,
-    completions,
+    measure_share,
     policy_value,
-    share_closed,
+    price_completions,
     solve_chance,
 )
 
@@ -39,13 +39,13 @@ def blank(denoiser: TableDenoiser, truths: list[list[int]], law: list[float] | N
     """All of a table's positions hidden, with these completions."""
     tokens = torch.full((len(truths[0]),), denoiser.mask_id)
     weights = None if law is None else torch.tensor(law, dtype=torch.float64)
-    return completions(denoiser, tokens, torch.tensor(truths), weights)
+    return price_completions(denoiser, tokens, torch.tensor(truths), weights)
 
 
 def test_with_one_solution_the_best_policy_is_the_best_order() -> None:
     denoiser = opinionated()
     for tokens, truths in unique_boards(2, "9", seed=1):
-        board = completions(denoiser, tokens, truths)
+        board = price_completions(denoiser, tokens, truths)
         grid = lattice(denoiser, tokens, truths[0])
         assert board.denoiser_calls == grid.denoiser_calls == 2**7 - 1
         assert torch.allclose(board.logp[0], grid.logp)
@@ -93,7 +93,7 @@ def test_not_knowing_costs() -> None:
     """Where the first position says which order is good, the policy must pay for finding out; the clairvoyant does not."""
     denoiser = opinionated(2)
     for tokens, truths in itertools.islice(ambiguous_boards(9, 4, seed=3), 3):
-        board = completions(denoiser, tokens, truths)
+        board = price_completions(denoiser, tokens, truths)
         assert len(board.canvases) < board.state.numel()  # solutions share their first states
         assert board.denoiser_calls == len(board.canvases) - len(truths)
         logv, best = best_policy(board)
@@ -119,7 +119,7 @@ def test_a_perfect_denoiser_leaves_nothing_to_choose() -> None:
 def test_values_of_schedulers_are_those_of_the_lattice_and_the_loop() -> None:
     denoiser = opinionated(4)
     tokens, truths = next(ambiguous_boards(10, 4, seed=5))
-    board = completions(denoiser, tokens, truths)
+    board = price_completions(denoiser, tokens, truths)
     raw = board.scores({"confidence": confidence, "left_to_right": left_to_right})
     for name, scheduler in (("confidence", confidence), ("left_to_right", left_to_right)):
         for tau in (0.0, 0.5):
@@ -139,7 +139,7 @@ def test_solve_chance_is_that_of_decoding() -> None:
     boards = [*unique_boards(3, "7", seed=2), *itertools.islice(ambiguous_boards(8, 4, seed=1), 3)]
     rows, chances = 400, []
     for tokens, truths in boards:
-        board = completions(denoiser, tokens, truths)
+        board = price_completions(denoiser, tokens, truths)
         scores = board.scores({"left_to_right": left_to_right, "confidence": confidence})
         greedy = unmask(denoiser, left_to_right, tokens[None]).tokens
         solved = bool((greedy == truths).all(1).any())
@@ -157,15 +157,17 @@ def test_bad_completions_are_refused() -> None:
     denoiser = opinionated()
     tokens, truths = next(unique_boards(1, "10"))
     with pytest.raises(ValueError, match="at most 65536 states; reveal more"):
-        completions(denoiser, torch.zeros(16, dtype=torch.long), torch.from_numpy(all_grids()[:2].astype(np.int64)))
+        price_completions(
+            denoiser, torch.zeros(16, dtype=torch.long), torch.from_numpy(all_grids()[:2].astype(np.int64))
+        )
     with pytest.raises(ValueError, match="contradicts the canvas"):
-        completions(denoiser, tokens, truths.roll(1, 1))
+        price_completions(denoiser, tokens, truths.roll(1, 1))
     with pytest.raises(ValueError, match="are the same"):
-        completions(denoiser, tokens, truths.repeat(2, 1))
+        price_completions(denoiser, tokens, truths.repeat(2, 1))
     with pytest.raises(ValueError, match="positive and sum to 1"):
-        completions(denoiser, tokens, truths, torch.tensor([0.5]))
+        price_completions(denoiser, tokens, truths, torch.tensor([0.5]))
     with pytest.raises(ValueError, match="gt_logp: an oracle"):
-        completions(denoiser, tokens, truths).scores({"gt_logp": gt_logp})
+        price_completions(denoiser, tokens, truths).scores({"gt_logp": gt_logp})
 
 
 def test_the_288_grids() -> None:
@@ -183,13 +185,13 @@ def test_share_of_the_way() -> None:
     rng = np.random.default_rng(0)
     base, way = rng.normal(size=300), rng.exponential(size=300)
     poor = base - 1
-    found = share_closed(base + 0.25 * way, {"poor": poor, "good": base}, base + way)
+    found = measure_share(base + 0.25 * way, {"poor": poor, "good": base}, base + way)
     assert found.base == "good"
     assert found.gap == pytest.approx(way.mean())
     assert (found.closed.mean, found.closed.low, found.closed.high) == pytest.approx((0.25, 0.25, 0.25))
-    noisy = share_closed(base + 0.25 * way + rng.normal(size=300), {"good": base}, base + way)
+    noisy = measure_share(base + 0.25 * way + rng.normal(size=300), {"good": base}, base + way)
     assert noisy.closed.low < 0.25 < noisy.closed.high
     assert 0.05 < noisy.closed.high - noisy.closed.low < 0.6
-    nothing = share_closed(base, {"good": base}, base)
+    nothing = measure_share(base, {"good": base}, base)
     assert math.isnan(nothing.closed.mean)
     assert nothing.closed.high == math.inf
