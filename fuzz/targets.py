@@ -30,7 +30,7 @@ from unmask.tasks.countdown import read_problems
 from unmask.tasks.sudoku.files import read_csv
 from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.denoiser.second_stage import SecondStage
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 
 REFUSALS = (ValueError, Refused)
 PRESETS = Path(loading.__file__).parents[1] / "preset_files"
@@ -81,7 +81,7 @@ def puzzles(content: bytes) -> None:
 
 def preset(content: bytes) -> None:
     path = written("preset.toml", content)
-    for kind in (Learn, Pretrain, SecondStage):
+    for kind in (PolicyRun, Pretrain, SecondStage):
         load_preset(path, kind)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
-from unmask.training.policy.run import Learn, learn
-from unmask.training.policy.trainer import kept_step
+from unmask.training.policy.run import PolicyRun, run_policy_training
+from unmask.training.policy.trainer import best_step
 
 
 def finished(folder: Path, result: str = "policy") -> bool:
@@ -32,7 +32,7 @@ def found(name: str, runs: Path | None, result: str = "policy") -> Path | None:
     return runs / name if runs is not None and finished(runs / name, result) else None
 
 
-def trained(name: str, config: Learn, runs: Path | None, folder: Path) -> Path:
+def trained(name: str, config: PolicyRun, runs: Path | None, folder: Path) -> Path:
     """The run of that name: found in ``runs``, else trained in ``folder/runs``, going on where an interrupted one stopped."""
     there = found(name, runs)
     if there is not None:
@@ -40,7 +40,7 @@ def trained(name: str, config: Learn, runs: Path | None, folder: Path) -> Path:
     place = folder / "runs" / name
     if not finished(place):
         place.parent.mkdir(parents=True, exist_ok=True)
-        for _ in learn(config, place, resume=True):
+        for _ in run_policy_training(config, place, resume=True):
             pass
     return place
 
@@ -64,9 +64,9 @@ def recipe(
     steps: int | None = None,
     denoiser: str | None = None,
     validate: int | None = None,
-) -> Learn:
+) -> PolicyRun:
     """A preset of ``unmask train`` with another seed, length, denoiser or validation, as its options would set them."""
-    config = load_preset(preset, Learn, "train")
+    config = load_preset(preset, PolicyRun, "train")
     if seed is not None:
         config = replace(config, data=replace(config.data, seed=seed), training=replace(config.training, seed=seed))
     if steps is not None:
@@ -95,7 +95,7 @@ def history(run: Path) -> dict[str, Any]:
         "calls": records[-1].get("denoiser_calls") if records else None,
         "seconds": sum(record.get("seconds", 0.0) for record in records),
         "validation": max(accuracy, default=None),
-        "kept": kept_step(records),
+        "kept": best_step(records),
         "validated": training.get("validate"),
     }
 

@@ -25,7 +25,7 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku import expert_order
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 from unmask_studies import trained as trained_runs
 from unmask_studies.catalogue import STUDIES, entries, load_study
 from unmask_studies.sets import Decoded, Sets, ahead, decoded, joined
@@ -304,8 +304,8 @@ def test_classes_of_reveals() -> None:
 # Runs of trained orders.
 
 
-def tiny(name: str = "sas-sudoku-4x4-imperfect") -> Learn:
-    config = load_preset(name, Learn, "train")
+def tiny(name: str = "sas-sudoku-4x4-imperfect") -> PolicyRun:
+    config = load_preset(name, PolicyRun, "train")
     training = replace(config.training, steps=1, prompts=4, validate=4, validate_every=1, save_every=1)
     return replace(config, data=replace(config.data, puzzles=50), training=training)
 
@@ -316,7 +316,7 @@ def test_ablations_read_finished_runs_and_leave_others_alone(tmp_path: Path, mon
     runs = tmp_path / "runs"
     name = "sas-sudoku-4x4-imperfect"
     for seed in ("", "@8"):
-        list(trained_runs.learn(tiny(), runs / f"{name}{seed}"))
+        list(trained_runs.run_policy_training(tiny(), runs / f"{name}{seed}"))
     (runs / f"{name}@9").mkdir()
     (runs / f"{name}@9" / "config.json").write_text("{}")  # a training that somebody has just begun
     study = Ablations(
@@ -353,7 +353,7 @@ def test_the_curves_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Two steps, validated at the start and after each; the table's rewards and shares are those of the run's own log."""
     name = "sas-sudoku-4x4-imperfect"
 
-    def two_steps(preset: str, seed: int | None, steps: int, validate: int) -> Learn:
+    def two_steps(preset: str, seed: int | None, steps: int, validate: int) -> PolicyRun:
         assert seed is None
         config = tiny(preset)
         return replace(config, training=replace(config.training, steps=steps, validate=validate))
@@ -377,8 +377,8 @@ def test_the_curves_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_rival_changes_on_another_board_what_it_changes_on_its_own() -> None:
-    base, rival = (load_preset(name, Learn, "train") for name in ("ablation-all-action", "rival-upo"))
-    small = load_preset("sas-sudoku-4x4-imperfect", Learn, "train")
+    base, rival = (load_preset(name, PolicyRun, "train") for name in ("ablation-all-action", "rival-upo"))
+    small = load_preset("sas-sudoku-4x4-imperfect", PolicyRun, "train")
     moved = transferred(rival, base, small)
     training = moved.training
     assert (training.reward, training.advantage, training.beta, training.group) == ("terminal", "trajectory", 0.01, 6)

@@ -21,7 +21,7 @@ from unmask.tasks.jsonl import TextData
 from unmask.training.cost.preflight import preflight
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.run import Learn, fitted, learn
+from unmask.training.policy.run import PolicyRun, build_policy, run_policy_training
 
 FEATURES = ("confidence", "entropy", "position", "left", "right")
 TRAINING = PolicyTraining(
@@ -29,19 +29,19 @@ TRAINING = PolicyTraining(
 )
 
 
-def setup(tmp_path: Path, family: str, kind: str = "mlp", **training: Any) -> Learn:
+def setup(tmp_path: Path, family: str, kind: str = "mlp", **training: Any) -> PolicyRun:
     folder = tmp_path / family
     if not folder.exists():
         MADE[family](folder)
     data = TextData(file=examples(tmp_path / f"{family}.jsonl", family), length=6, held_out=0.3)
     policy = PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2, features=FEATURES, tokens=False)
-    return Learn(denoiser=str(folder), policy=policy, data=data, training=replace(TRAINING, **training))
+    return PolicyRun(denoiser=str(folder), policy=policy, data=data, training=replace(TRAINING, **training))
 
 
-def parts(config: Learn) -> tuple[Denoiser, OrderPolicy, Any]:
+def parts(config: PolicyRun) -> tuple[Denoiser, OrderPolicy, Any]:
     denoiser = load_denoiser(config.denoiser)
     torch.manual_seed(0)
-    policy = OrderPolicy(fitted(config.policy, denoiser, config.denoiser))
+    policy = build_policy(config.policy, denoiser, config.denoiser)
     assert isinstance(config.data, TextData)
     return denoiser, policy, config.data.problems(denoiser, config.denoiser)
 
@@ -56,12 +56,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("kind", ["mlp", "transformer", "hidden"])
 def test_a_run_resumes_to_the_bit(tmp_path: Path, family: str, kind: str) -> None:
     config = setup(tmp_path, family, kind)
-    records = list(learn(config, tmp_path / "whole"))
+    records = list(run_policy_training(config, tmp_path / "whole"))
     assert len(records) == 2
     assert all(record["nll"] > 0 for record in records)
-    stopped = learn(config, tmp_path / "parts", stop=lambda: True)
+    stopped = run_policy_training(config, tmp_path / "parts", stop=lambda: True)
     assert len(list(stopped)) == 1
-    list(learn(config, tmp_path / "parts", resume=True))
+    list(run_policy_training(config, tmp_path / "parts", resume=True))
     whole, again = (weights(tmp_path / name) for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], again[name]) for name in whole)
     start = parts(config)[1].state_dict()
@@ -74,14 +74,14 @@ def test_a_run_resumes_to_the_bit(tmp_path: Path, family: str, kind: str) -> Non
 
 def test_the_artefact_says_what_it_fits_and_refuses_the_rest(tmp_path: Path) -> None:
     config = setup(tmp_path, "llada", steps=1)
-    list(learn(config, tmp_path / "run"))
+    list(run_policy_training(config, tmp_path / "run"))
     stored = json.loads((tmp_path / "run" / "policy" / "config.json").read_text())
     assert (stored["vocab_size"], stored["mask_id"], stored["denoiser"]) == (32, 29, str(tmp_path / "llada"))
     bert = load_denoiser(MADE["bert"](tmp_path / "bert"))
     with pytest.raises(ValueError, match="mask id 29, the denoiser's is 4"):
         load_scheduler(str(tmp_path / "run"), bert)
     with pytest.raises(ValueError, match=r"policy.kind must be mlp, transformer or hidden"):
-        fitted(PolicyConfig(kind="grid"), bert, "bert")
+        build_policy(PolicyConfig(kind="grid"), bert, "bert")
 
 
 def test_nothing_of_the_vocabularys_size_is_kept(tmp_path: Path) -> None:
@@ -155,23 +155,23 @@ def test_a_run_that_does_not_fit_is_refused_before_its_first_step(
     monkeypatch.setattr("unmask.training.cost.preflight._available", lambda device: 1000)
     told: list[Any] = []
     with pytest.raises(ValueError, match="does not fit into memory"):
-        list(learn(setup(tmp_path, "llada"), tmp_path / "run", needs=told.append))
+        list(run_policy_training(setup(tmp_path, "llada"), tmp_path / "run", needs=told.append))
     assert len(told) == 1
     assert Run(tmp_path / "run").metrics() == []
 
 
 def test_runs_of_earlier_versions_resume(tmp_path: Path) -> None:
     config = setup(tmp_path, "llada", select="accuracy")
-    list(learn(config, tmp_path / "run", stop=lambda: True))
+    list(run_policy_training(config, tmp_path / "run", stop=lambda: True))
     file = tmp_path / "run" / "config.json"
     stored = json.loads(file.read_text())
     del stored["dtype"], stored["training"]["select"], stored["training"]["at_once"]
     file.write_text(json.dumps(stored))
-    assert [record["step"] for record in learn(config, tmp_path / "run", resume=True)] == [2]
+    assert [record["step"] for record in run_policy_training(config, tmp_path / "run", resume=True)] == [2]
     del stored["training"]["lr"]
     file.write_text(json.dumps(stored))
     with pytest.raises(ValueError, match=r"another configuration: training.lr"):
-        list(learn(config, tmp_path / "run", resume=True))
+        list(run_policy_training(config, tmp_path / "run", resume=True))
 
 
 def test_distances_to_what_is_known() -> None:

@@ -20,7 +20,7 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.denoiser.second_stage import SecondStage
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 
 CASES = 6
 """Puzzles in the page's viewer: won, lost and failed by both in turn."""
@@ -41,7 +41,7 @@ def demo(out: Path = Path("runs/demo"), puzzles: int = 200) -> None:
     console.print(
         "2. A policy learns in which order that model, now frozen, fills a board best, from its own likelihood."
     )
-    show_learning(replace(load_preset("demo", Learn, "train"), denoiser=str(base)), order, resume=True)
+    show_learning(replace(load_preset("demo", PolicyRun, "train"), denoiser=str(base)), order, resume=True)
 
     console.print("3. The same model fills held-out puzzles: the orders people use, and the learned one.")
     model = load_denoiser(base)

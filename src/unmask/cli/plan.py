@@ -19,7 +19,7 @@ from unmask.runs.presets import load_preset
 from unmask.training.cost import plan as planning
 from unmask.training.cost.plan import DEVICES, Plan, Work
 from unmask.training.cost.shapes import TEXT_POLICY, shape_of
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 
 
 def plan_command(
@@ -74,7 +74,7 @@ def plan_command(
         work = Work(length, (hidden,), steps or 200, prompts, group, budget=budget, forwards=2 if recompute else 1)
         rate = planning.peak_rate(DEVICES[device], utilisation)
     else:
-        config = load_preset(preset, Learn, "train")
+        config = load_preset(preset, PolicyRun, "train")
         if steps is not None:
             config = replace(config, training=replace(config.training, steps=steps))
         shape, policy, name = shape_of(config.denoiser), config.policy, preset

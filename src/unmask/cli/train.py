@@ -22,12 +22,12 @@ from unmask.tasks.sudoku.task import SudokuTask
 from unmask.theory import claims
 from unmask.training.cost.preflight import Needs
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
-from unmask.training.denoiser.second_stage import SecondStage, alternate, finetune
-from unmask.training.policy.run import Learn, learn
-from unmask.training.policy.trainer import kept_step
+from unmask.training.denoiser.second_stage import SecondStage, run_rounds, run_second_stage
+from unmask.training.policy.run import PolicyRun, run_policy_training
+from unmask.training.policy.trainer import best_step
 
-C = TypeVar("C", Pretrain, Learn, SecondStage)
-R = TypeVar("R", Learn, SecondStage)
+C = TypeVar("C", Pretrain, PolicyRun, SecondStage)
+R = TypeVar("R", PolicyRun, SecondStage)
 
 
 def pretrain_command(
@@ -93,12 +93,12 @@ def train(
     """
     if task is not None:
         require_task(task)
-    config = _changed(load_preset(preset or _preset_of(task), Learn, "train"), seed, steps=steps)
+    config = _changed(load_preset(preset or _preset_of(task), PolicyRun, "train"), seed, steps=steps)
     if task is not None:
         require_kind(config.data, task)
     config = _with_data(config, denoiser, data, validation)
     show_learning(config, out, resume)
-    step = kept_step(Run(out).metrics())
+    step = best_step(Run(out).metrics())
     after = {None: "", 0: ": as it began, since no step made it better"}.get(step, f": as it was after step {step}")
     console.print(f"the policy is in {out / 'policy'}{after}")
 
@@ -126,12 +126,12 @@ def _with_data(config: R, denoiser: str | None, data: Path | None, validation: s
     return config if validation is None else replace(config, validation=validation)
 
 
-def show_learning(config: Learn, out: Path, resume: bool) -> None:
+def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
     """Train with a live line. Ctrl-C and SIGTERM let the step end and be saved."""
     with _stops() as asked, progress_bar("{task.description}", "steps") as progress:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""
-        for record in learn(config, out, resume, stop=lambda: bool(asked), needs=_show_needs):
+        for record in run_policy_training(config, out, resume, stop=lambda: bool(asked), needs=_show_needs):
             for start in ("start_", ""):
                 if (nll := record.get(f"{start}nll")) is not None:
                     accuracy = f", {nll:.3f} nats per held-out token"
@@ -209,10 +209,10 @@ def finetune_command(
         show_tuning(config, out, resume)
         console.print(f"the denoiser is in {out / 'denoiser'}")
         return
-    learning = load_preset(order_preset, Learn, "train")
+    learning = load_preset(order_preset, PolicyRun, "train")
     with progress_bar("{task.description}", "steps") as progress:
         bar = progress.add_task("rounds", total=None)
-        for number, what, record in alternate(config, learning, rounds, out, resume):
+        for number, what, record in run_rounds(config, learning, rounds, out, resume):
             progress.update(bar, completed=record["step"], description=f"round {number}, {what}")
             if "on_path" in record:
                 console.print(f"round {number}, denoiser at step {record['step']}: {_measured(record)}")
@@ -229,7 +229,7 @@ def show_tuning(config: SecondStage, out: Path, resume: bool) -> None:
     with progress_bar("{task.description}", "canvases") as progress:
         drawing = progress.add_task("drawing orders", total=problem_count(config.data))
         bar = progress.add_task("tuning", total=config.training.steps * config.training.batch)
-        for record in finetune(config, out, resume, lambda count: progress.update(drawing, advance=count)):
+        for record in run_second_stage(config, out, resume, lambda count: progress.update(drawing, advance=count)):
             if "on_path" in record:
                 when = "before" if record["step"] == 0 else "after"
                 console.print(f"{when}: {_measured(record)}")

@@ -19,7 +19,7 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Scheduler
 from unmask.evaluation.statistics import Interval, mean_interval, paired_bootstrap
 from unmask.schedulers.loading import load_scheduler
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 from unmask_studies.antibody.task import AntibodyData, AntibodyTask, read_chains
 from unmask_studies.sets import denoiser_named
 from unmask_studies.study import Cell, Findings, Piece, Table
@@ -104,7 +104,7 @@ class Antibodies:
     def _denoiser(self, model: str) -> str:
         return str(Path(self.denoiser) / model)
 
-    def _recipe(self, model: str, file: Path) -> Learn:
+    def _recipe(self, model: str, file: Path) -> PolicyRun:
         config = recipe(f"sas-antibody-{model}", None, self.steps, self._denoiser(model))
         assert isinstance(config.data, AntibodyData)
         return replace(config, data=replace(config.data, file=str(file)))

@@ -14,7 +14,7 @@ from typing import Any
 
 from unmask.report.terminal.tables import percent
 from unmask.schedulers.loading import load_scheduler
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 from unmask_studies import paper_numbers as paper
 from unmask_studies.sets import ProblemSet, Sets, denoiser_named, evaluated, joined
 from unmask_studies.study import Cell, Findings, Piece, Table
@@ -25,7 +25,7 @@ LENGTH = ("steps", "validate", "validate_every", "save_every", "seed")
 """What a scale decides, not a method."""
 
 
-def transferred(rival: Learn, base: Learn, recipe: Learn) -> Learn:
+def transferred(rival: PolicyRun, base: PolicyRun, recipe: PolicyRun) -> PolicyRun:
     """``recipe`` with the training options in which ``rival`` differs from ``base``; the length stays the recipe's."""
     changed = {
         option.name: getattr(rival.training, option.name)
@@ -44,7 +44,7 @@ class Scale:
     steps: int | None = None
     validate: int | None = None
 
-    def learn(self, rival: str | None, base: str) -> Learn:
+    def learn(self, rival: str | None, base: str) -> PolicyRun:
         """The scale's own recipe, or what a rival makes of it."""
         config = recipe(self.recipe, steps=self.steps, validate=self.validate)
         return config if rival is None else transferred(recipe(rival), recipe(base), config)

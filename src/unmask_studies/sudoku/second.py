@@ -17,7 +17,7 @@ from unmask.report.terminal.tables import percent
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
-from unmask.training.denoiser.second_stage import SecondStage, finetune
+from unmask.training.denoiser.second_stage import SecondStage, run_second_stage
 from unmask_studies import paper_numbers as paper
 from unmask_studies.sets import Sets, denoiser_named, evaluated, solved
 from unmask_studies.study import Cell, Findings, Piece, Table
@@ -61,7 +61,7 @@ class Second:
         def tune(order: str) -> Mapping[str, Any]:
             place = _tuned(folder, order)
             place.parent.mkdir(parents=True, exist_ok=True)
-            for _ in finetune(replace(stage, order=order), place, resume=True):
+            for _ in run_second_stage(replace(stage, order=order), place, resume=True):
                 pass
             ends = [record for record in Run(place).metrics() if "on_path" in record]
             return {"before": ends[0], "after": ends[-1]}

@@ -22,11 +22,11 @@ from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import PolicyConfig
 from unmask.tasks.passages import ALPHABET, MASK, Passages
 from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import fitted
+from unmask.training.policy.run import build_policy
 from unmask.training.policy.trainer import train_policy
 from unmask_studies.sets import BATCH, denoiser_named
 from unmask_studies.study import Cell, Findings, Piece, Table
@@ -180,7 +180,7 @@ class Characters:
             run = _run(place, OrderRun(str(denoiser), shape, source, training))
             with run.lock():
                 torch.manual_seed(training.seed)
-                policy = OrderPolicy(fitted(shape, model, str(denoiser)))
+                policy = build_policy(shape, model, str(denoiser))
                 held_out = source.held_out("validation", training.validate)
                 problems = replace(source, seed=self.seed + 1)
                 for _ in train_policy(model, policy, problems, training, held_out, run, teacher=teacher):

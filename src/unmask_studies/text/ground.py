@@ -19,7 +19,7 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.kinds import WRITTEN
 from unmask.tasks.text_problems import Written, WrittenTask
 from unmask.training.denoiser.pretrain import Pretrain
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 from unmask_studies.sets import denoiser_named, difference, evaluated
 from unmask_studies.study import Cell, Piece
 from unmask_studies.trained import finished, found, history, pretrained, recipe, trained
@@ -87,7 +87,7 @@ class Ground:
         pieces = [Piece(f"the denoiser of {task}", lambda t=task: self._train_denoiser(t)) for task in tasks]
         return pieces + [Piece(f"the order {preset}", lambda p=preset: self._train_order(p)) for preset in orders]
 
-    def config(self, preset: str) -> Learn:
+    def config(self, preset: str) -> PolicyRun:
         """A preset of ``unmask train`` on this ground: shortened, and for the denoiser that is there."""
         config = recipe(preset, steps=self.texts.steps)
         task = _kind(config, preset)
@@ -155,7 +155,7 @@ def blocks_of(task: str, counts: Sequence[int], length: int | None = None) -> di
     return {count: None if count == 1 else length // count for count in counts}
 
 
-def _kind(config: Learn, preset: str) -> str:
+def _kind(config: PolicyRun, preset: str) -> str:
     kind = getattr(config.data, "kind", "sudoku")
     if kind not in WRITTEN:
         raise ValueError(f"the preset {preset} is for {kind}: expected one for {', '.join(WRITTEN)}")

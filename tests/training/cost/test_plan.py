@@ -18,7 +18,7 @@ from unmask.decoding.loop import unmask
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.presets import load_preset
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import PolicyConfig
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.cost.flops import head_flops, parameters, policy_flops, trunk_flops
@@ -39,14 +39,14 @@ from unmask.training.cost.preflight import preflight
 from unmask.training.cost.shapes import SHAPES, TEXT_POLICY, shape_of
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.run import Learn, fitted
+from unmask.training.policy.run import PolicyRun, build_policy
 from unmask.training.policy.trainer import train_policy
 
 GROUPED = TransformerConfig(
     vocab_size=50, width=24, n_layers=2, n_heads=4, n_kv_heads=2, ffn=40, mask_id=49, qkv_bias=True, head_rows=49
 )
 BOARDS = SudokuData(size=4, puzzles=60, clues="5-8")
-SMALL = Learn(
+SMALL = PolicyRun(
     "sudoku-4x4",
     PolicyConfig(width=8, n_layers=2),
     data=BOARDS,
@@ -77,8 +77,8 @@ def test_a_forward_is_what_the_counter_counts(shape: TransformerConfig | str) ->
 def test_a_policys_scores_are_what_the_counter_counts(kind: str, n_layers: int) -> None:
     denoiser = load_denoiser("sudoku-4x4")
     assert isinstance(denoiser, Transformer)
-    config = fitted(PolicyConfig(kind=kind, width=12, n_layers=n_layers, n_heads=2), denoiser, "sudoku-4x4")
-    policy, canvas = OrderPolicy(config), BOARDS(0, 3)
+    policy = build_policy(PolicyConfig(kind=kind, width=12, n_layers=n_layers, n_heads=2), denoiser, "sudoku-4x4")
+    config, canvas = policy.config, BOARDS(0, 3)
     path = unmask(denoiser, policy, canvas, forced=True, observe=policy.observe)
     assert path.states is not None
     seen = {name: value[:5] for name, value in path.states.observed.items()}
@@ -128,7 +128,7 @@ def test_kept_states_take_the_bytes_that_are_planned() -> None:
     canvas = BOARDS(0, 4)
     work = Work(16, tuple((canvas.tokens == 0).sum(1).tolist()), prompts=4)
     for kind in ("mlp", "grid", "hidden"):
-        policy = OrderPolicy(fitted(PolicyConfig(kind=kind, width=4), denoiser, "x"))
+        policy = build_policy(PolicyConfig(kind=kind, width=4), denoiser, "x")
         states = unmask(denoiser, policy, canvas, forced=True, observe=policy.observe).states
         assert states is not None
         fields = [v for v in vars(states).values() if isinstance(v, torch.Tensor)] + list(states.observed.values())
@@ -205,7 +205,7 @@ def test_the_command(command: Call, tmp_path: Path) -> None:
 
 def planned_and_spent(seed: int) -> tuple[float, float]:
     """CPU seconds of a short 9x9 training: by a measured plan, and as they then were. Other processes do not change them."""
-    config = load_preset("sas-sudoku-9x9-imperfect", Learn, "train")
+    config = load_preset("sas-sudoku-9x9-imperfect", PolicyRun, "train")
     training = replace(config.training, steps=3, prompts=6, validate=6, validate_every=3, seed=seed)
     boards = SudokuData(puzzles=64, clues="26-42", seed=seed)
     config = replace(config, training=training, data=boards)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from support.presets import TINY
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
-from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.run import PolicyRun, run_policy_training
 from unmask_studies.bench import processes
 from unmask_studies.bench.measuring import Finding
 from unmask_studies.bench.processes import launch, require_same
@@ -27,11 +27,11 @@ CONFIG = TINY.replace("prompts = 2", 'prompts = 5\ngroup = 2\nadvantage = "rewar
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("processes")
     (folder / "tiny.toml").write_text(CONFIG)
-    config = load_preset(folder / "tiny.toml", Learn)
-    list(learn(config, folder / "one"))
+    config = load_preset(folder / "tiny.toml", PolicyRun)
+    list(run_policy_training(config, folder / "one"))
     said = launch(2, folder, "train", "--preset", "tiny.toml", "--out", "two")
     assert said.count("in each of 2 processes") == 1, said  # the second one is silent
-    list(itertools.islice(learn(config, folder / "resumed"), 3))
+    list(itertools.islice(run_policy_training(config, folder / "resumed"), 3))
     launch(2, folder, "train", "--preset", "tiny.toml", "--out", "resumed", "--resume")
     return folder
 

@@ -26,9 +26,9 @@ from unmask.schedulers.policy import PolicyConfig
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.run import PolicyRun, run_policy_training
 
-CONFIG = Learn(
+CONFIG = PolicyRun(
     "sudoku-4x4-imperfect",
     PolicyConfig(width=4, n_layers=1),
     data=SudokuData(size=4, puzzles=40, clues="8-10"),
@@ -46,8 +46,8 @@ CONFIG = Learn(
 )
 
 
-def train(config: Learn, folder: Path, resume: bool = False) -> None:
-    for _ in learn(config, folder, resume):
+def train(config: PolicyRun, folder: Path, resume: bool = False) -> None:
+    for _ in run_policy_training(config, folder, resume):
         pass
 
 
@@ -69,7 +69,7 @@ def same_training(one: Path, other: Path) -> None:
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("one") / "run"
-    list(learn(CONFIG, folder))
+    list(run_policy_training(CONFIG, folder))
     return folder
 
 
@@ -83,7 +83,7 @@ def test_one_is_killed_and_the_others_end(one: Path, tmp_path: Path) -> None:
     """In the middle of a step, from one instant to the next; then two processes take up what four began."""
 
     def work(rank: int) -> None:
-        for record in learn(CONFIG, tmp_path / "run"):
+        for record in run_policy_training(CONFIG, tmp_path / "run"):
             if rank == 3 and record["step"] == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 

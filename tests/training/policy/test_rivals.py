@@ -236,7 +236,7 @@ def test_what_a_position_costs_when_all_others_are_known() -> None:
     candidates = torch.ones_like(canvas.tokens, dtype=torch.bool)
     candidates[0, int((canvas.tokens[0] == 0).nonzero()[0, 0])] = False
     canvas = dataclasses.replace(canvas, candidates=candidates)
-    found = reward.alone(denoiser, canvas, at_once=5)
+    found = reward.leave_one_out_logp(denoiser, canvas, at_once=5)
     asked = (canvas.tokens == 0) & candidates
     assert not found[~asked].any()
     for row, place in torch.nonzero(asked).tolist():

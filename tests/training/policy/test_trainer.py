@@ -16,7 +16,7 @@ from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.objectives import policy_loss
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.trainer import kept_step, train_policy
+from unmask.training.policy.trainer import best_step, train_policy
 
 
 @pytest.mark.parametrize("advantage", ["trajectory", "reward_to_go", "all_action", "critic"])
@@ -86,7 +86,7 @@ def test_the_best_of_start_and_steps_is_kept(
     for _ in train_policy(denoiser, policy, DATA, config, held_out, run):  # pyright: ignore
         after.append(weights())
     assert all(torch.equal(p, q) for p, q in zip(policy.parameters(), after[kept], strict=True))
-    assert kept_step(run.metrics()) == kept and run.metrics()[0]["start_accuracy"] == scores[0]
+    assert best_step(run.metrics()) == kept and run.metrics()[0]["start_accuracy"] == scores[0]
     assert not all(torch.equal(p, q) for p, q in zip(after[0], after[4], strict=True))
 
 

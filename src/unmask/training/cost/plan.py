@@ -34,7 +34,7 @@ from unmask.training.cost.preflight import COPIES, JOINED
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.objectives import policy_loss
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.run import Learn, fitted
+from unmask.training.policy.run import PolicyRun, build_policy
 
 BACKWARD = 2
 """FLOPs of a backward pass per FLOP of its forward."""
@@ -305,14 +305,14 @@ def measure(
     )
 
 
-def sample_of(config: Learn, count: int) -> Canvas:
+def sample_of(config: PolicyRun, count: int) -> Canvas:
     """Some of a training's own problems. Boards are generated, few of them sooner than all; text needs its denoiser's tokenizer."""
     if isinstance(config.data, SudokuData):
         return replace(config.data, puzzles=min(config.data.puzzles, count))(0, count)
     return problems(config.data, load_denoiser(config.denoiser), config.denoiser)(0, count)
 
 
-def work_of(config: Learn, shape: TransformerConfig) -> Work:
+def work_of(config: PolicyRun, shape: TransformerConfig) -> Work:
     """The work of a training preset, its answers' lengths from a sample of its own problems."""
     training, canvas = config.training, sample_of(config, SAMPLE)
     hidden = tuple(int(k) for k in canvas.answer(shape.mask_id).sum(1).tolist())
@@ -335,6 +335,6 @@ def validations(training: PolicyTraining) -> int:
     return 1 + training.steps // training.validate_every + (training.steps % training.validate_every > 0)
 
 
-def policy_of(config: Learn, denoiser: Any) -> OrderPolicy:
+def policy_of(config: PolicyRun, denoiser: Any) -> OrderPolicy:
     """The policy that a training would begin with."""
-    return OrderPolicy(fitted(config.policy, denoiser, config.denoiser))
+    return build_policy(config.policy, denoiser, config.denoiser)

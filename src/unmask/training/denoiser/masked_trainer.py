@@ -45,13 +45,13 @@ class Masks:
     """
 
     hidden: Bool[Tensor, "B L"]
-    asked: Bool[Tensor, "B L"]
+    scored: Bool[Tensor, "B L"]
     weight: Float[Tensor, "B 1"] | None = None
     answers: int | None = None
 
     def to(self, device: torch.device) -> Masks:
         weight = None if self.weight is None else self.weight.to(device)
-        return Masks(self.hidden.to(device), self.asked.to(device), weight, self.answers)
+        return Masks(self.hidden.to(device), self.scored.to(device), weight, self.answers)
 
 
 Masking = Callable[[Canvas, int], Masks]
@@ -144,13 +144,13 @@ def masked_loss(
     if canvas.truth.device != denoiser.device:
         canvas, masks = canvas.to(denoiser.device), masks.to(denoiser.device)
     tokens = canvas.truth.masked_fill(masks.hidden, denoiser.mask_id)
-    logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[masks.asked])
+    logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[masks.scored])
     if forbidden:
         logits = logits.index_fill(1, torch.tensor(forbidden, device=logits.device), -torch.inf)
-    target = canvas.truth[masks.asked]
+    target = canvas.truth[masks.scored]
     loss = F.cross_entropy(logits, target, reduction="none")
     if masks.weight is not None:
-        per_row = masks.weight.expand_as(masks.asked)[masks.asked]
+        per_row = masks.weight.expand_as(masks.scored)[masks.scored]
         total = (loss * per_row).sum() / (masks.answers or (canvas.tokens == denoiser.mask_id).sum())
     else:
         total = loss.mean()

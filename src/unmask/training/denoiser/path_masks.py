@@ -32,7 +32,7 @@ Vary = Callable[[Canvas, Int[Tensor, "B L"], int], tuple[Canvas, Int[Tensor, "B 
 """``vary(canvas, when, step)``: canvases and their orders under symmetries of the task, always the same ones for a step."""
 
 
-def walk(
+def draw_orders(
     denoiser: Denoiser,
     scheduler: Scheduler,
     canvas: Canvas,
@@ -64,7 +64,7 @@ def walk(
 class PathMasks:
     """Masks along the orders of a fixed set of canvases. ``__call__`` is the source of canvases, ``masks`` hides.
 
-    A row shows its canvas at a random moment of its path. ``asked`` "reveal": only what is revealed next is asked for, which
+    A row shows its canvas at a random moment of its path. ``loss_on`` "reveal": only what is revealed next has a loss, which
     makes the loss an unbiased estimate of −R_θ(x, σ̂) per position (Eq. second_stage_loss); "hidden": everything still hidden.
     A ``random_share`` of the rows is masked at random instead, as in pre-training, so that the denoiser stays honest off the path.
     Every ``refresh`` steps the orders are drawn anew with the denoiser as it is then; a run keeps them in its folder. ``vary``
@@ -74,7 +74,7 @@ class PathMasks:
     canvas: Canvas
     mask_id: int
     orders: Callable[[], Int[Tensor, "N L"]]
-    asked: str = "reveal"
+    loss_on: str = "reveal"
     random_share: float = 0.25
     refresh: int = 0
     seed: int = 0
@@ -110,17 +110,17 @@ class PathMasks:
         last = when.amax(1, keepdim=True) + 1
         moment = (counter_uniform(self.seed, step, MOMENT, row) * last).long()
         hidden = (when >= moment) & answer
-        if self.asked == "reveal":
+        if self.loss_on == "reveal":
             # One step of the path stands for all of them.
-            asked, weight = hidden & (when == moment), last
+            scored, weight = hidden & (when == moment), last
         else:
-            asked, weight = hidden, answer.sum(1, keepdim=True) / hidden.sum(1, keepdim=True).clamp(min=1)
+            scored, weight = hidden, answer.sum(1, keepdim=True) / hidden.sum(1, keepdim=True).clamp(min=1)
         at_random = counter_uniform(self.seed, step, RANDOM, row) < self.random_share
         shown = Canvas(torch.where(unseen, canvas.truth, canvas.tokens), canvas.truth)
         pattern, _ = random_pattern(shown, self.mask_id, self.seed, step)
         return Masks(
             hidden=torch.where(at_random, pattern, hidden) | unseen,
-            asked=torch.where(at_random, pattern, asked),
+            scored=torch.where(at_random, pattern, scored),
             weight=torch.where(at_random, elbo_weight(answer, pattern), weight.float()),
             answers=int(answer.sum()),
         )

@@ -27,8 +27,8 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sources import Data, problems
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.masked_trainer import MaskedTraining, Tunable, masked_loss, random_masks, train_masked
-from unmask.training.denoiser.path_masks import PathMasks, walk
-from unmask.training.policy.run import DTYPES, Learn, learn
+from unmask.training.denoiser.path_masks import PathMasks, draw_orders
+from unmask.training.policy.run import DTYPES, PolicyRun, run_policy_training
 
 MASKINGS = 8
 """Random masks per held-out problem, for the loss off the path."""
@@ -49,7 +49,7 @@ class SecondStage:
     """A denoiser, the order it is tuned along, the problems and the training.
 
     ``order`` is a scheduler's name or a policy's folder; ``sas`` is the shipped policy of the denoiser. ``trained``: "all" weights
-    or the "head". ``asked``: "reveal" prices what the order reveals next (the paper's loss), "hidden" everything that is hidden in
+    or the "head". ``loss_on``: "reveal" prices what the order reveals next (the paper's loss), "hidden" everything that is hidden in
     the same states. ``random_share`` of the canvases are masked at random. ``refresh`` steps after which the orders are drawn
     anew (0: never). ``validate`` held-out problems, which ones ``validation`` says, are decoded before and after.
 
@@ -66,7 +66,7 @@ class SecondStage:
     validation: str | None = None
     validate: int = 400
     trained: str = "all"
-    asked: str = "reveal"
+    loss_on: str = "reveal"
     random_share: float = 0.25
     refresh: int = 0
     training: MaskedTraining = field(default_factory=MaskedTraining)
@@ -87,13 +87,13 @@ class SecondStage:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.trained not in ("all", "head"):
             raise ValueError(f"trained must be 'all' or 'head', got {self.trained!r}")
-        if self.asked not in ("reveal", "hidden"):
-            raise ValueError(f"asked must be 'reveal' or 'hidden', got {self.asked!r}")
+        if self.loss_on not in ("reveal", "hidden"):
+            raise ValueError(f"loss_on must be 'reveal' or 'hidden', got {self.loss_on!r}")
         if not 0 <= self.random_share <= 1 or self.refresh < 0 or self.validate < 1:
             raise ValueError("random_share must be in [0, 1], refresh at least 0 and validate at least 1")
 
 
-def finetune(
+def run_second_stage(
     config: SecondStage,
     folder: str | Path,
     resume: bool = False,
@@ -114,8 +114,8 @@ def finetune(
         paths = PathMasks(
             canvas,
             denoiser.mask_id,
-            lambda: walk(denoiser, scheduler, canvas, config.training.seed, progress=progress),
-            config.asked,
+            lambda: draw_orders(denoiser, scheduler, canvas, config.training.seed, progress=progress),
+            config.loss_on,
             config.random_share,
             config.refresh,
             config.training.seed,
@@ -130,21 +130,21 @@ def finetune(
         before = next((record for record in run.metrics() if record.get("step") == 0), None)
         if before is None:
             run.rewind(None)
-            before = {"step": 0, **measured(denoiser, scheduler, held_out)}
+            before = {"step": 0, **measure_on_and_off_path(denoiser, scheduler, held_out)}
             run.log(before)
         yield before
         yield from train_masked(denoiser, paths, config.training, run, paths.masks, denoiser.forbidden_ids)
         denoiser.requires_grad_(False)
         _save(denoiser, config, run.folder / "denoiser")
         tuned = load_denoiser(run.folder, DTYPES[config.dtype], **placed(config.device))
-        after = {"step": config.training.steps, **measured(tuned, scheduler, held_out)}
+        after = {"step": config.training.steps, **measure_on_and_off_path(tuned, scheduler, held_out)}
         if not _complete(run.folder):
             run.log(after)
         yield after
 
 
-def alternate(
-    second: SecondStage, order: Learn, rounds: int, folder: str | Path, resume: bool = False
+def run_rounds(
+    second: SecondStage, order: PolicyRun, rounds: int, folder: str | Path, resume: bool = False
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Denoiser and order in turn: tune the denoiser along the order, learn an order for the tuned denoiser, and again.
 
@@ -160,11 +160,11 @@ def alternate(
         place = Path(folder) / f"round-{number}"
         tuned, learned = place / "denoiser", place / "order"
         if not (resume and _complete(tuned)):
-            for record in finetune(replace(second, denoiser=denoiser, order=policy), tuned, resume):
+            for record in run_second_stage(replace(second, denoiser=denoiser, order=policy), tuned, resume):
                 yield number, "denoiser", record
         if not (resume and (learned / "policy" / "model.safetensors").exists()):
             start = policy if order.start else ""
-            for record in learn(replace(order, denoiser=str(tuned), start=start), learned, resume):
+            for record in run_policy_training(replace(order, denoiser=str(tuned), start=start), learned, resume):
                 yield number, "order", record
         denoiser, policy = str(tuned), str(learned)
 
@@ -203,7 +203,7 @@ def _complete(folder: Path) -> bool:
 
 
 @torch.no_grad()
-def measured(denoiser: Tunable, scheduler: Scheduler, problems: Task) -> dict[str, float]:
+def measure_on_and_off_path(denoiser: Tunable, scheduler: Scheduler, problems: Task) -> dict[str, float]:
     """Free-running accuracy in this order, and −log p per hidden token on its own path and on random masks, in nats."""
     report = evaluate(problems, denoiser, {"order": scheduler}).rows[0]
     canvas = problems.canvas(range(len(problems)))

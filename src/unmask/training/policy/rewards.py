@@ -45,7 +45,7 @@ def terminal(
     return value * ((n - path.step.amax(1)) / n) ** exponent
 
 
-def alone(denoiser: Denoiser, canvas: Canvas, at_once: int = AT_ONCE) -> Float[Tensor, "B L"]:
+def leave_one_out_logp(denoiser: Denoiser, canvas: Canvas, at_once: int = AT_ONCE) -> Float[Tensor, "B L"]:
     """log p_θ^i(x_i | x_∖i) of every position that is to be revealed, when all others are; 0 elsewhere. A forward for each.
 
     Their sum is the pseudo-log-likelihood of x, whatever the order: rewards relative to it, log p(x_i|s) − log p(x_i|x_∖i), add up

@@ -137,7 +137,9 @@ def _collect(
     table = _Decisions.of(path, states, by_coin)
     candidate_reward = states.target_logp.clamp(min=config.reward_floor)
     if config.relative and (teacher is None or config.behaviour == "teacher"):  # who imitates is not paid
-        rest = reward.alone(denoiser, canvas, config.at_once or reward.AT_ONCE).clamp(min=config.reward_floor)
+        rest = reward.leave_one_out_logp(denoiser, canvas, config.at_once or reward.AT_ONCE).clamp(
+            min=config.reward_floor
+        )
         candidate_reward = candidate_reward - rest.repeat_interleave(config.group, dim=0)[states.row]
     scores = states.scores if teacher is None and posterior is None else policy.score(states.observed)
     logv, drawn = _old_logv(policy, scores, states, table, by_coin)

@@ -36,7 +36,7 @@ ADDED = {
 
 
 @dataclass(frozen=True)
-class Learn:
+class PolicyRun:
     """A frozen denoiser, the policy's shape, the problems and the training. ``dtype`` is the denoiser's: float32 or bfloat16.
 
     ``validation`` says which problems are held out: the clues of puzzles, a file of text, a split of what is split.
@@ -56,8 +56,8 @@ class Learn:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
 
 
-def fitted(config: PolicyConfig, denoiser: Any, name: str) -> PolicyConfig:
-    """The policy's configuration with what it must know of its denoiser."""
+def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
+    """A new policy for this denoiser, whose vocabulary, length and width complete the configuration."""
     shape = getattr(denoiser, "config", None)
     if shape is None or not hasattr(shape, "max_length"):
         raise ValueError(
@@ -65,7 +65,7 @@ def fitted(config: PolicyConfig, denoiser: Any, name: str) -> PolicyConfig:
         )
     if config.kind == "grid" and not shape.grid:
         raise ValueError(f"{name} is no denoiser of boards: policy.kind must be mlp, transformer or hidden, not grid")
-    return dataclasses.replace(
+    complete = dataclasses.replace(
         config,
         size=shape.grid,
         length=shape.max_length,
@@ -74,6 +74,7 @@ def fitted(config: PolicyConfig, denoiser: Any, name: str) -> PolicyConfig:
         hidden_width=shape.width,
         denoiser=name,
     )
+    return OrderPolicy(complete)
 
 
 def _begin_as(policy: OrderPolicy, name: str, denoiser: Any) -> None:
@@ -88,8 +89,8 @@ def _begin_as(policy: OrderPolicy, name: str, denoiser: Any) -> None:
     policy.load_state_dict(weights)
 
 
-def learn(
-    config: Learn,
+def run_policy_training(
+    config: PolicyRun,
     folder: str | Path,
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
@@ -112,7 +113,7 @@ def learn(
     run = Run(Path(folder))
     with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
         torch.manual_seed(config.training.seed)
-        policy = OrderPolicy(fitted(config.policy, denoiser, config.denoiser))
+        policy = build_policy(config.policy, denoiser, config.denoiser)
         if config.start:
             _begin_as(policy, config.start, denoiser)
         held_out = source.held_out(config.training.validate, config.validation)

@@ -148,7 +148,7 @@ def _score(record: Mapping[str, Any], prefix: str = "") -> float:
     return accuracy if isinstance(accuracy := record.get(f"{prefix}accuracy"), float) else -1.0
 
 
-def kept_step(metrics: Sequence[Mapping[str, Any]]) -> int | None:
+def best_step(metrics: Sequence[Mapping[str, Any]]) -> int | None:
     """The step after which the policy was the one that is kept; 0 is its start, None where nothing was validated.
 
     Metrics may be damaged: what is no record of a step is passed over.
