@@ -15,7 +15,7 @@ from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
 from unmask.training.policy.run import PolicyRun, run_policy_training
-from unmask.training.policy.trainer import best_step
+from unmask.training.policy.validation import best_step
 
 
 def finished(folder: Path, result: str = "policy") -> bool:

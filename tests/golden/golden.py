@@ -407,8 +407,8 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "terminal": {"reward": "terminal", "advantage": "trajectory"},
     "share": {"reward": "share", "normalise": False},
     "hybrid": {"reward": "hybrid", "hybrid": 2.0},
-    "budget": {"budget": 4},
-    "block": {"block": 5},
+    "budget": {"decoding": Decoding(steps=4)},
+    "block": {"decoding": Decoding(block=5)},
     "KL to the start": {"beta": 0.1, "outer": 2},
     "KL to confidence": {"beta": 0.1, "reference": "confidence"},
     "entropy": {"entropy": 0.05},
@@ -510,7 +510,9 @@ def policy_trainings(folder: Path) -> Entries:
         for nth, (name, options) in enumerate(OBJECTIVES.items())
     }
     made |= {
-        f"policy | {name}": trained(boards(policy, block=5 if policy.blockwise else None), folder / f"policy-{nth}")
+        f"policy | {name}": trained(
+            boards(policy, decoding=Decoding(block=5 if policy.blockwise else None)), folder / f"policy-{nth}"
+        )
         for nth, (name, policy) in enumerate(POLICIES.items())
     }
     started = replace(boards(load_scheduler("sas-sudoku-4x4").config), start="sas-sudoku-4x4")  # pyright: ignore[reportAttributeAccessIssue]

@@ -149,7 +149,7 @@ def test_a_budget_bounds_the_calls(runs: Path, tmp_path: Path) -> None:
     calls = [float(cell(row[2])) for row in frontier.rows]
     assert calls == sorted(calls) and len(calls) == 9
     stored = json.loads((tmp_path / "runs" / "sas-arithmetic-parallel" / "config.json").read_text())
-    assert stored["training"]["budget"] == 10
+    assert stored["training"]["decoding"]["steps"] == 10
     assert (tmp_path / "parallel.svg").stat().st_size > 1000
 
 

@@ -24,7 +24,7 @@ from unmask.training.cost.preflight import Needs
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
 from unmask.training.denoiser.second_stage import SecondStage, run_rounds, run_second_stage
 from unmask.training.policy.run import PolicyRun, run_policy_training
-from unmask.training.policy.trainer import best_step
+from unmask.training.policy.validation import best_step
 
 C = TypeVar("C", Pretrain, PolicyRun, SecondStage)
 R = TypeVar("R", PolicyRun, SecondStage)

@@ -31,7 +31,7 @@ from unmask.tasks.sudoku.task import SudokuTask, expert
 from unmask.theory.lattice import lattice
 from unmask.theory.states import choice_logp
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import train_policy
+from unmask.training.policy.trainer import PolicyJob, train_policy
 from unmask_studies.exact.estimators import Estimator, Quality, estimator_quality, slopes
 from unmask_studies.exact.optimum import (
     best_policy,
@@ -137,7 +137,9 @@ def study(denoiser: Denoiser, config: Study = Study()) -> Findings:  # noqa: B00
     policies, calls = {"untrained": _fresh(fitted, config.seed)}, {}
     for name, training in config.trainings.items():
         policies[name] = _fresh(fitted, config.seed)
-        calls[name] = list(train_policy(denoiser, policies[name], config.data, training))[-1]["denoiser_calls"]
+        calls[name] = list(train_policy(PolicyJob(denoiser, policies[name], config.data, training)))[-1][
+            "denoiser_calls"
+        ]
     unique = list(held_out(config.puzzles, config.clues, config.seed))
     several = list(
         itertools.islice(ambiguous(config.ambiguous_clues, config.most_completions, config.seed), config.ambiguous)

@@ -27,7 +27,7 @@ from unmask.tasks.passages import ALPHABET, MASK, Passages
 from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import build_policy
-from unmask.training.policy.trainer import train_policy
+from unmask.training.policy.trainer import PolicyJob, train_policy
 from unmask_studies.sets import BATCH, denoiser_named
 from unmask_studies.study import Cell, Findings, Piece, Table
 from unmask_studies.sudoku.orders import label
@@ -183,7 +183,7 @@ class Characters:
                 policy = build_policy(shape, model, str(denoiser))
                 held_out = source.held_out("validation", training.validate)
                 problems = replace(source, seed=self.seed + 1)
-                for _ in train_policy(model, policy, problems, training, held_out, run, teacher=teacher):
+                for _ in train_policy(PolicyJob(model, policy, problems, training, held_out, run, teacher=teacher)):
                     pass
         return history(place)
 

@@ -12,8 +12,9 @@ from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.theory.lattice import Lattice, lattice, scheduler_logv
 from unmask.theory.orders import all_orders, along, expected_return, sample_orders
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.decisions import Rollout
 from unmask.training.policy.objectives import policy_loss
-from unmask.training.policy.rollout import Rollout, collect
+from unmask.training.policy.rollout import collect
 from unmask_studies.exact.estimators import (
     Estimator,
     Slopes,

@@ -40,7 +40,7 @@ from unmask.training.cost.shapes import SHAPES, TEXT_POLICY, shape_of
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.run import PolicyRun, build_policy
-from unmask.training.policy.trainer import train_policy
+from unmask.training.policy.trainer import PolicyJob, train_policy
 
 GROUPED = TransformerConfig(
     vocab_size=50, width=24, n_layers=2, n_heads=4, n_kv_heads=2, ffn=40, mask_id=49, qkv_bias=True, head_rows=49
@@ -90,7 +90,7 @@ def test_forwards_are_those_of_a_training() -> None:
     denoiser = load_denoiser("sudoku-4x4")
     shape = shape_of("sudoku-4x4")
     policy = policy_of(SMALL, denoiser)
-    records = list(train_policy(denoiser, policy, BOARDS, SMALL.training))
+    records = list(train_policy(PolicyJob(denoiser, policy, BOARDS, SMALL.training)))
     hidden = [int((BOARDS(step, 6).tokens == 0).sum()) for step in range(3)]
     assert records[-1]["denoiser_calls"] == sum(hidden)  # a group of one: every state is a forward
     exact = replace(work_of(SMALL, shape), hidden=tuple((BOARDS(0, 6).tokens == 0).sum(1).tolist()))
@@ -101,7 +101,7 @@ def test_forwards_are_those_of_a_training() -> None:
 def test_relative_rewards_cost_a_forward_per_hidden_position() -> None:
     denoiser, shape = load_denoiser("sudoku-4x4"), shape_of("sudoku-4x4")
     config = replace(SMALL, training=replace(SMALL.training, relative=True))
-    first = next(iter(train_policy(denoiser, policy_of(config, denoiser), BOARDS, config.training)))
+    first = next(iter(train_policy(PolicyJob(denoiser, policy_of(config, denoiser), BOARDS, config.training))))
     hidden = (BOARDS(0, 6).tokens == 0).sum(1)
     exact = replace(work_of(config, shape), hidden=tuple(hidden.tolist()))
     assert first["denoiser_calls"] == forwards_per_step(exact) == 2 * int(hidden.sum())
@@ -217,7 +217,7 @@ def planned_and_spent(seed: int) -> tuple[float, float]:
     validation = held_out.canvas(range(6))
     torch.optim.AdamW(policy.parameters())  # the first optimizer imports torch's compiler
     began = time.process_time()
-    list(train_policy(denoiser, policy, boards, training, validation))
+    list(train_policy(PolicyJob(denoiser, policy, boards, training, validation)))
     return 3600 * found.hours, time.process_time() - began
 
 

@@ -15,13 +15,15 @@ from unmask.decoding.paces import bernoulli
 from unmask.decoding.protocols import Canvas, Trajectory
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.policy import OrderPolicy
 from unmask.schedulers.posterior import Posterior
 from unmask.training.policy import advantages as grpo
 from unmask.training.policy import rewards as reward
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.methods import Helpers, Method, choose_method
 from unmask.training.policy.objectives import Counts, countable, policy_loss
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.trainer import train_policy
+from unmask.training.policy.trainer import PolicyJob, train_policy
 
 RIVALS: dict[str, dict[str, Any]] = {
     "terminal": {"reward": "terminal", "advantage": "trajectory"},
@@ -36,9 +38,9 @@ RIVALS: dict[str, dict[str, Any]] = {
     "adaptive orders": {"future": 0.0, "behaviour": "teacher", "teacher": "random"},
     "where to unmask": {"objective": "ranking"},
     "lo-arm": {"objective": "variational", "advantage": "reward_to_go", "normalise": False},
-    "dcolt": {"budget": 4, "reward": "terminal", "advantage": "trajectory"},
-    "parallel": {"budget": 4},
-    "blocks": {"block": 4, "advantage": "reward_to_go"},
+    "dcolt": {"decoding": Decoding(steps=4), "reward": "terminal", "advantage": "trajectory"},
+    "parallel": {"decoding": Decoding(steps=4)},
+    "blocks": {"decoding": Decoding(block=4), "advantage": "reward_to_go"},
     "warm start": {"teacher": "expert", "warm_start": 1},
     "relative": {"relative": True, "correctness": 0.5},
 }
@@ -48,13 +50,17 @@ def config(**changes: Any) -> PolicyTraining:
     return dataclasses.replace(TRAINING, **{"steps": 2, "correctness": 0.0, **changes})
 
 
+def taught_by(policy: OrderPolicy, training: PolicyTraining, teacher: str) -> Method:
+    return choose_method(training, policy, helpers=Helpers(load_scheduler(teacher)))
+
+
 @pytest.mark.parametrize("name", RIVALS)
 def test_every_rival_trains(name: str) -> None:
     denoiser, policy = small()
     training = config(**RIVALS[name])
     teacher = load_scheduler(training.teacher) if training.teacher else None
     start = {name: p.detach().clone() for name, p in policy.named_parameters()}
-    records = list(train_policy(denoiser, policy, DATA, training, teacher=teacher))  # pyright: ignore
+    records = list(train_policy(PolicyJob(denoiser, policy, DATA, training, teacher=teacher)))
     assert [record["step"] for record in records] == [1, 2]
     if records[0]["dead_groups"] < 1:  # a terminal reward may leave every group without spread
         assert any(not torch.equal(p, start[name]) for name, p in policy.named_parameters())
@@ -64,20 +70,20 @@ def test_a_teacher_teaches_whatever_the_advantage() -> None:
     """All orders of a teacher's group are the same one: they have no spread, and all the same something to imitate."""
     denoiser, policy = small()
     training = config(advantage="trajectory", teacher="expert", warm_start=2)
-    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12), load_scheduler("expert"))  # pyright: ignore
+    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12), taught_by(policy, training, "expert"))
     assert rollout.totals["dead_groups"][0] == 0
     start = {name: p.detach().clone() for name, p in policy.named_parameters()}
-    list(train_policy(denoiser, policy, DATA, training, teacher=load_scheduler("expert")))  # pyright: ignore
+    list(train_policy(PolicyJob(denoiser, policy, DATA, training, teacher=load_scheduler("expert"))))
     assert any(not torch.equal(p, start[name]) for name, p in policy.named_parameters())
 
 
 def test_agreement_is_among_the_candidates() -> None:
     """With blocks of four cells most of a board is no candidate, and what the policy thinks of it is nobody's business."""
     denoiser, policy = small()  # untrained: its order is confidence's
-    rollout = collect(denoiser, policy, DATA(0, 4), config(block=4), torch.arange(12))  # pyright: ignore
+    rollout = collect(denoiser, policy, DATA(0, 4), config(decoding=Decoding(block=4)), torch.arange(12))
     assert rollout.summary["agreement"] == 1.0
-    taught = config(block=4, teacher="expert", warm_start=1)
-    rollout = collect(denoiser, policy, DATA(0, 4), taught, torch.arange(12), load_scheduler("expert"))  # pyright: ignore
+    taught = config(decoding=Decoding(block=4), teacher="expert", warm_start=1)
+    rollout = collect(denoiser, policy, DATA(0, 4), taught, torch.arange(12), taught_by(policy, taught, "expert"))
     assert rollout.summary["agreement"] == 1.0
 
 
@@ -85,9 +91,9 @@ def test_agreement_is_among_the_candidates() -> None:
 def test_decisions_are_priced_as_they_were_drawn(name: str) -> None:
     """Before the first update the ratio of new to old probabilities is 1 at every decision."""
     denoiser, policy = small()
-    torch.nn.init.normal_(policy.network.readout.weight)  # pyright: ignore
+    torch.nn.init.normal_(policy.network.readout.weight)
     training = config(**RIVALS[name])
-    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12))  # pyright: ignore
+    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12))
     seen = rollout.observed(torch.arange(len(rollout)))
     scores = policy.score(seen)
     if training.objective == "bernoulli":
@@ -104,7 +110,7 @@ def test_a_block_is_drawn_by_plackett_luce() -> None:
 
     denoiser, policy = small()
     canvas = DATA(0, 4)
-    training = config(budget=3, group=1)
+    training = config(decoding=Decoding(steps=3), group=1)
     seeds = torch.arange(4)
     path = unmask(
         denoiser,
@@ -113,7 +119,7 @@ def test_a_block_is_drawn_by_plackett_luce() -> None:
         Decoding(steps=3, order_temperature=1.0),
         forced=True,
     )
-    rollout = collect(denoiser, policy, canvas, training, seeds)  # pyright: ignore
+    rollout = collect(denoiser, policy, canvas, training, seeds)
     # Forced decisions are left out of the rollout; their log-probability is 0.
     assert rollout.old_logv.sum().item() == pytest.approx(path.order_logp.sum().item(), abs=1e-4)
     assert rollout.totals["return"][0] == pytest.approx(path.total_logp.sum().item(), abs=1e-3)
@@ -123,14 +129,14 @@ def test_a_block_is_drawn_by_plackett_luce() -> None:
 def test_a_minibatch_is_the_sum_of_its_parts(name: str) -> None:
     denoiser, policy = small()
     training = config(**RIVALS[name])
-    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12))  # pyright: ignore
+    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12))
     rows = torch.arange(len(rollout))
     counts = Counts.of(countable(rollout))
 
     def gradient(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
         policy.zero_grad()
         for part in parts:
-            policy_loss(policy, rollout, part, training, None, counts, training.objective)[0].backward()
+            policy_loss(policy, rollout, part, training, counts=counts)[0].backward()
         return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
 
     whole = gradient((rows,))
@@ -141,7 +147,7 @@ def test_a_minibatch_is_the_sum_of_its_parts(name: str) -> None:
 def test_micro_batches_change_nothing_but_rounding() -> None:
     """One minibatch per step: what it reports is the same however it was accumulated."""
     first, second = (
-        next(iter(train_policy(*small(), DATA, config(micro=micro, mu=1, states=10**6))))  # pyright: ignore
+        next(iter(train_policy(PolicyJob(*small(), DATA, config(micro=micro, mu=1, states=10**6)))))
         for micro in (None, 5)
     )
     for name in ("loss", "gradient", "kl", "clip_fraction"):
@@ -152,14 +158,14 @@ def test_imitation_follows_its_teacher() -> None:
     denoiser, policy = small()
     training = config(steps=40, group=1, prompts=16, lr=3e-2, objective="imitation", teacher="left_to_right")
     policy = type(policy)(dataclasses.replace(policy.config, kind="mlp"))
-    list(train_policy(denoiser, policy, DATA, training, teacher=load_scheduler("left_to_right")))  # pyright: ignore
+    list(train_policy(PolicyJob(denoiser, policy, DATA, training, teacher=load_scheduler("left_to_right"))))
     rollout = collect(
-        denoiser,  # pyright: ignore
+        denoiser,
         policy,
         DATA(99, 8),
         dataclasses.replace(training, group=1),
         torch.arange(8),
-        teacher=load_scheduler("left_to_right"),
+        taught_by(policy, training, "left_to_right"),
     )
     seen = rollout.observed(torch.arange(len(rollout)))
     followed = policy.logv(policy.score(seen), seen).argmax(1) == rollout.chosen
@@ -168,7 +174,7 @@ def test_imitation_follows_its_teacher() -> None:
 
 def test_ranking_aims_at_the_margin_of_the_truth() -> None:
     denoiser, policy = small()
-    rollout = collect(denoiser, policy, DATA(0, 4), config(objective="ranking"), torch.arange(12))  # pyright: ignore
+    rollout = collect(denoiser, policy, DATA(0, 4), config(objective="ranking"), torch.arange(12))
     # The truth's margin is p(x*) − max of the others: at most p(x*), and positive only where the truth is likeliest.
     truth = rollout.reward.exp()
     inside = rollout.eligible
@@ -219,7 +225,8 @@ def test_a_judge_knows_other_right_answers() -> None:
 
     for kind in ("terminal", "hybrid"):
         training = config(reward=kind, advantage="reward_to_go", normalise=False, hybrid=100.0)
-        judged = collect(denoiser, policy, canvas, training, torch.arange(12), judge=judge)  # pyright: ignore
+        method = choose_method(training, policy, helpers=Helpers(judge=judge))
+        judged = collect(denoiser, policy, canvas, training, torch.arange(12), method)
         # One of three is right: it is 2/3 above its group's mean, the others 1/3 below.
         scale = 1.0 if kind == "terminal" else 100.0
         assert {0.7, -0.3} <= {round(float(value) / scale, 1) for value in judged.advantage}
@@ -282,7 +289,7 @@ def test_coins_fall_as_often_as_their_keys_say() -> None:
         ({"behaviour": "teacher", "teacher": "random"}, "future"),
         ({"objective": "variational", "group": 1}, "group"),
         ({"objective": "reinforce"}, "objective must be one of"),
-        ({"budget": 0}, "budget"),
+        ({"decoding": Decoding(pace="factor")}, "only block and steps"),
         ({"relative": True, "reward": "terminal", "advantage": "trajectory"}, "relative rewards are dense"),
         (
             {"objective": "bernoulli", "advantage": "trajectory", "reward": "hybrid", "group": 2},

@@ -32,7 +32,7 @@ from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.flops import head_flops, parameters, policy_flops, trunk_flops
 from unmask.training.cost.preflight import COPIES, JOINED
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.objectives import policy_loss
+from unmask.training.policy.objectives import Clipped, policy_loss
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.run import PolicyRun, build_policy
 
@@ -280,7 +280,7 @@ def measure(
         hidden,
         prompts=len(hidden),
         group=config.group,
-        budget=config.budget,
+        budget=config.decoding.steps,
         relative=config.relative,
     )
     seeds = torch.arange(len(hidden) * config.group, device=canvas.tokens.device)
@@ -292,7 +292,7 @@ def measure(
     size = min(config.micro or config.states, config.states)
     parts = torch.randperm(len(rollout), generator=torch.Generator().manual_seed(0)).split(size)
     for rows in parts:
-        loss, _ = policy_loss(policy, rollout, rows.to(canvas.tokens.device), config, objective="grpo")
+        loss, _ = policy_loss(policy, rollout, rows.to(canvas.tokens.device), config, Clipped(config.epsilon))
         loss.backward()
     updated = finished()
     policy.zero_grad()
@@ -323,7 +323,7 @@ def work_of(config: PolicyRun, shape: TransformerConfig) -> Work:
         prompts=training.prompts,
         group=training.group,
         mu=training.mu,
-        budget=training.budget,
+        budget=training.decoding.steps,
         validations=training.validate * validations(training),
         at_once=training.at_once,
         relative=training.relative,

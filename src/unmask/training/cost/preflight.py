@@ -88,7 +88,7 @@ def preflight(denoiser: Denoiser, policy: OrderPolicy, canvas: Canvas, config: P
     assert path.states is not None
     kept = [value for value in vars(path.states).values() if isinstance(value, torch.Tensor)]
     per_state = sum(tensor.nbytes for tensor in [*kept, *path.states.observed.values()]) / len(path.states)
-    turns = answer if config.budget is None else answer.clamp(max=config.budget)
+    turns = answer if config.decoding.steps is None else answer.clamp(max=config.decoding.steps)
     states = int(turns.sum()) * config.group
     forwards = len(answer) + (int(turns.sum()) - len(answer)) * config.group + int(answer.sum()) * config.relative
     weights = sum(p.nbytes for p in denoiser.parameters()) if isinstance(denoiser, torch.nn.Module) else 0

@@ -1,4 +1,4 @@
-"""Learn an order for a frozen denoiser: a run directory from a preset."""
+"""A policy training as a run directory, from a preset."""
 
 from __future__ import annotations
 
@@ -20,27 +20,17 @@ from unmask.tasks.sources import Data, problems
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import train_policy
+from unmask.training.policy.trainer import PolicyJob, train_policy
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ADDED = {
-    "dtype": "float32",
-    "training.select": "accuracy",
-    "training.at_once": None,
-    "training.decay": 1.0,
-    "training.relative": False,
-    "policy.base": "confidence",
-    "policy.blockwise": False,
-}
-"""Options that older runs do not name, and what they did."""
 
 
 @dataclass(frozen=True)
 class PolicyRun:
-    """A frozen denoiser, the policy's shape, the problems and the training. ``dtype`` is the denoiser's: float32 or bfloat16.
+    """A frozen denoiser, the policy's configuration, the problems and the training. ``dtype``, of the denoiser: float32, bfloat16.
 
-    ``validation`` says which problems are held out: the clues of puzzles, a file of text, a split of what is split.
-    ``start`` names a policy (shipped, or a folder) whose weights are the first ones; its shape must be the same.
+    ``validation`` selects the held-out problems: the clues of puzzles, a file of text, a split of a dataset.
+    ``start`` names a policy (shipped, or a folder) to initialise the weights from; its configuration must be the same.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -60,11 +50,9 @@ def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
     """A new policy for this denoiser, whose vocabulary, length and width complete the configuration."""
     shape = getattr(denoiser, "config", None)
     if shape is None or not hasattr(shape, "max_length"):
-        raise ValueError(
-            f"{name} does not say its shape: expected one of this library's denoisers, got {type(denoiser)}"
-        )
+        raise ValueError(f"{name} has no configuration: expected one of this library's denoisers, got {type(denoiser)}")
     if config.kind == "grid" and not shape.grid:
-        raise ValueError(f"{name} is no denoiser of boards: policy.kind must be mlp, transformer or hidden, not grid")
+        raise ValueError(f"{name} is no denoiser of boards: policy.kind must be mlp, transformer or hidden, got grid")
     complete = dataclasses.replace(
         config,
         size=shape.grid,
@@ -77,12 +65,12 @@ def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
     return OrderPolicy(complete)
 
 
-def _begin_as(policy: OrderPolicy, name: str, denoiser: Any) -> None:
+def _copy_weights(policy: OrderPolicy, name: str, denoiser: Any) -> None:
     """Copy the weights of another policy of the same shape."""
     other = load_scheduler(name, denoiser)
     weights = other.state_dict() if isinstance(other, OrderPolicy) else {}
-    mine = {key: tuple(tensor.shape) for key, tensor in policy.state_dict().items()}
-    if mine != {key: tuple(tensor.shape) for key, tensor in weights.items()}:
+    own = {key: tuple(tensor.shape) for key, tensor in policy.state_dict().items()}
+    if own != {key: tuple(tensor.shape) for key, tensor in weights.items()}:
         raise ValueError(
             f"cannot start from {name}: expected a policy of kind {policy.config.kind}, width {policy.config.width}"
         )
@@ -98,8 +86,8 @@ def run_policy_training(
 ) -> Iterator[dict[str, Any]]:
     """Train in ``folder``, yielding a record per step; at the end the best policy is in ``folder/policy``.
 
-    Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is told what a step will cost,
-    before the first; a run that does not fit into memory is refused then.
+    Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is called with the cost of a step
+    before the first one; a run that does not fit into memory is refused then.
     """
     accelerator = started(config.training.mixed_precision)
     together = Together(accelerator)
@@ -108,21 +96,21 @@ def run_policy_training(
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
     if accelerator.is_main_process:
-        Run.create(folder, config, resume=resume, added=ADDED)
+        Run.create(folder, config, resume=resume)
     together.wait()
     run = Run(Path(folder))
     with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
         torch.manual_seed(config.training.seed)
         policy = build_policy(config.policy, denoiser, config.denoiser)
         if config.start:
-            _begin_as(policy, config.start, denoiser)
+            _copy_weights(policy, config.start, denoiser)
         held_out = source.held_out(config.training.validate, config.validation)
         validation = held_out.canvas(range(len(held_out)))
         mine = source(0, config.training.prompts).rows(together.shared(config.training.prompts))
         found = preflight(denoiser, policy, mine, config.training)
         needs(dataclasses.replace(found, processes=together.processes))
         found.require()
-        yield from train_policy(
+        job = PolicyJob(
             denoiser,
             policy,
             source,
@@ -135,3 +123,4 @@ def run_policy_training(
             held_out.verify,
             source.judge,
         )
+        yield from train_policy(job)
