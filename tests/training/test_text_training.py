@@ -20,6 +20,7 @@ from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.tasks.jsonl import TextData
 from unmask.training.cost.preflight import preflight
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.methods import choose_method
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.run import PolicyRun, build_policy, run_policy_training
 
@@ -88,7 +89,7 @@ def test_nothing_of_the_vocabularys_size_is_kept(tmp_path: Path) -> None:
     config = setup(tmp_path, "llada")
     denoiser, policy, source = parts(config)
     canvas = source(0, 3)
-    rollout = collect(denoiser, policy, canvas, config.training, torch.arange(6))
+    rollout = collect(denoiser, choose_method(config.training, policy), canvas, torch.arange(6))
     kept = [*rollout.seen.values(), *(v for v in vars(rollout).values() if isinstance(v, torch.Tensor))]
     states, length = len(rollout.seen["hidden"]), canvas.tokens.shape[1]
     assert states == 2 * int(canvas.answer(denoiser.mask_id).sum())
@@ -108,9 +109,11 @@ def test_fewer_canvases_at_once_change_nothing_but_memory(tmp_path: Path, at_onc
         sizes.append(len(tokens))
         return inner(tokens, attention)
 
-    whole = collect(denoiser, policy, source(0, 3), config.training, torch.arange(6))
+    whole = collect(denoiser, choose_method(config.training, policy), source(0, 3), torch.arange(6))
     denoiser.hidden = hidden  # pyright: ignore[reportAttributeAccessIssue]
-    some = collect(denoiser, policy, source(0, 3), replace(config.training, at_once=at_once), torch.arange(6))
+    some = collect(
+        denoiser, choose_method(replace(config.training, at_once=at_once), policy), source(0, 3), torch.arange(6)
+    )
     assert max(sizes) <= max(at_once, config.training.group)
     assert len(some) == len(whole)
     # The states of a part stand next to each other: compare what the decisions say, in any order.
@@ -138,15 +141,15 @@ def test_preflight_counts_what_a_step_takes(tmp_path: Path, family: str) -> None
     canvas = source(0, 3)
     needs = preflight(denoiser, policy, canvas, config.training)
     before = denoiser.forwarded
-    rollout = collect(denoiser, policy, canvas, config.training, torch.arange(6))
+    rollout = collect(denoiser, choose_method(config.training, policy), canvas, torch.arange(6))
     assert denoiser.forwarded - before <= needs.forwards
     kept = sum(tensor.nbytes for tensor in rollout.seen.values())
-    assert kept < needs.rollout
-    assert needs.weights == sum(p.nbytes for p in denoiser.parameters())  # pyright: ignore[reportAttributeAccessIssue]
+    assert kept < needs.memory["states"]
+    assert needs.memory["weights"] == sum(p.nbytes for p in denoiser.parameters())  # pyright: ignore[reportAttributeAccessIssue]
     assert len(needs.lines) == 2
     needs.require()
     with pytest.raises(ValueError, match=r"does not fit into memory .* lower at_once, prompts or group"):
-        replace(needs, available=needs.rollout).require()
+        replace(needs, available=int(needs.memory["states"])).require()
 
 
 def test_a_run_that_does_not_fit_is_refused_before_its_first_step(
@@ -158,20 +161,6 @@ def test_a_run_that_does_not_fit_is_refused_before_its_first_step(
         list(run_policy_training(setup(tmp_path, "llada"), tmp_path / "run", needs=told.append))
     assert len(told) == 1
     assert Run(tmp_path / "run").metrics() == []
-
-
-def test_runs_of_earlier_versions_resume(tmp_path: Path) -> None:
-    config = setup(tmp_path, "llada", select="accuracy")
-    list(run_policy_training(config, tmp_path / "run", stop=lambda: True))
-    file = tmp_path / "run" / "config.json"
-    stored = json.loads(file.read_text())
-    del stored["dtype"], stored["training"]["select"], stored["training"]["at_once"]
-    file.write_text(json.dumps(stored))
-    assert [record["step"] for record in run_policy_training(config, tmp_path / "run", resume=True)] == [2]
-    del stored["training"]["lr"]
-    file.write_text(json.dumps(stored))
-    with pytest.raises(ValueError, match=r"another configuration: training.lr"):
-        list(run_policy_training(config, tmp_path / "run", resume=True))
 
 
 def test_distances_to_what_is_known() -> None:

@@ -11,15 +11,20 @@ from pathlib import Path
 from rich.table import Table
 
 from unmask.cli.shell import console, require_writable
+from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
 from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import plain
 from unmask.runs.names import did_you_mean
 from unmask.runs.presets import load_preset
-from unmask.training.cost import plan as planning
-from unmask.training.cost.plan import DEVICES, Plan, Work
-from unmask.training.cost.shapes import TEXT_POLICY, shape_of
-from unmask.training.policy.run import PolicyRun
+from unmask.training.cost.flops import TEXT_POLICY, shape_of
+from unmask.training.cost.plan import DEVICES, Plan, implied_utilisation, measure_rate, peak_rate, plan
+from unmask.training.cost.preflight import Work
+from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.run import PolicyRun, build_policy, sample_problems
+
+SAMPLE = 256
+"""Problems sampled to estimate the number of hidden positions."""
 
 
 def plan_command(
@@ -71,26 +76,31 @@ def plan_command(
     if preset is None:
         shape, policy, name = shape_of(model), TEXT_POLICY, model
         hidden = length if answer is None else answer
-        work = Work(length, (hidden,), steps or 200, prompts, group, budget=budget, forwards=2 if recompute else 1)
-        rate = planning.peak_rate(DEVICES[device], utilisation)
+        decoding = Decoding(steps=budget)
+        training = PolicyTraining(steps=steps or 200, prompts=prompts, group=group, decoding=decoding)
+        work = Work(length, (hidden,), training)
+        rate = peak_rate(DEVICES[device], utilisation)
     else:
         config = load_preset(preset, PolicyRun, "train")
         if steps is not None:
             config = replace(config, training=replace(config.training, steps=steps))
         shape, policy, name = shape_of(config.denoiser), config.policy, preset
-        work = replace(planning.work_of(config, shape), forwards=2 if recompute else 1)
-        rate = planning.peak_rate(DEVICES[device], utilisation)
+        sample = sample_problems(config, SAMPLE)
+        work = Work.of(sample, shape.mask_id, config.training)
+        rate = peak_rate(DEVICES[device], utilisation)
         if measure:
             denoiser = load_denoiser(config.denoiser)
-            step = planning.sample_of(config, work.prompts)
-            rate = planning.measure(denoiser, planning.policy_of(config, denoiser), step, config.training, shape)
-    found = planning.plan(shape, policy, work, rate, devices, None if measure else DEVICES[device], 4 if measure else 2)
+            order_policy = build_policy(config.policy, denoiser, config.denoiser)
+            step = sample_problems(config, config.training.prompts)
+            rate = measure_rate(denoiser, order_policy, step, config.training, shape)
+    work = replace(work, forwards=2 if recompute else 1)
+    found = plan(shape, policy, work, rate, devices, None if measure else DEVICES[device], 4 if measure else 2)
     console.print(_table(found, work, name))
     for note in found.notes:
         console.print(f"note: {note}")
     implied = None
     if observed is not None:
-        implied = planning.utilisation(found, observed, DEVICES[device], devices)
+        implied = implied_utilisation(found, observed, DEVICES[device], devices)
         console.print(
             f"a step of {observed:g} s on {devices} × {device} means {implied:.1%} of their peak; "
             f"at {utilisation:.0%} it would take {observed * implied / utilisation:.0f} s"
@@ -102,9 +112,9 @@ def plan_command(
 
 
 def _table(found: Plan, work: Work, name: str) -> Table:
-    table = Table(
-        title=f"{name}: {work.steps} steps of {work.prompts} prompts × {work.group} orders, canvases of {work.length}"
-    )
+    training = work.training
+    scale = f"{training.steps} steps of {training.prompts} prompts × {training.group} orders"
+    table = Table(title=f"{name}: {scale}, canvases of {work.length}")
     for column in ("", "a training step", "the training", "decoding one problem"):
         table.add_column(column, justify="left" if not column else "right")
     table.add_row("denoiser forwards", _count(found.forwards), _count(found.total_forwards), _count(work.mean_turns))

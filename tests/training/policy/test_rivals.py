@@ -20,7 +20,7 @@ from unmask.schedulers.posterior import Posterior
 from unmask.training.policy import advantages as grpo
 from unmask.training.policy import rewards as reward
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.methods import Helpers, Method, choose_method
+from unmask.training.policy.methods import Method, choose_method
 from unmask.training.policy.objectives import Counts, countable, policy_loss
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.trainer import PolicyJob, train_policy
@@ -51,7 +51,7 @@ def config(**changes: Any) -> PolicyTraining:
 
 
 def taught_by(policy: OrderPolicy, training: PolicyTraining, teacher: str) -> Method:
-    return choose_method(training, policy, helpers=Helpers(load_scheduler(teacher)))
+    return choose_method(training, policy, teacher=load_scheduler(teacher))
 
 
 @pytest.mark.parametrize("name", RIVALS)
@@ -70,7 +70,7 @@ def test_a_teacher_teaches_whatever_the_advantage() -> None:
     """All orders of a teacher's group are the same one: they have no spread, and all the same something to imitate."""
     denoiser, policy = small()
     training = config(advantage="trajectory", teacher="expert", warm_start=2)
-    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12), taught_by(policy, training, "expert"))
+    rollout = collect(denoiser, taught_by(policy, training, "expert"), DATA(0, 4), torch.arange(12))
     assert rollout.totals["dead_groups"][0] == 0
     start = {name: p.detach().clone() for name, p in policy.named_parameters()}
     list(train_policy(PolicyJob(denoiser, policy, DATA, training, teacher=load_scheduler("expert"))))
@@ -80,10 +80,10 @@ def test_a_teacher_teaches_whatever_the_advantage() -> None:
 def test_agreement_is_among_the_candidates() -> None:
     """With blocks of four cells most of a board is no candidate, and what the policy thinks of it is nobody's business."""
     denoiser, policy = small()  # untrained: its order is confidence's
-    rollout = collect(denoiser, policy, DATA(0, 4), config(decoding=Decoding(block=4)), torch.arange(12))
+    rollout = collect(denoiser, choose_method(config(decoding=Decoding(block=4)), policy), DATA(0, 4), torch.arange(12))
     assert rollout.summary["agreement"] == 1.0
     taught = config(decoding=Decoding(block=4), teacher="expert", warm_start=1)
-    rollout = collect(denoiser, policy, DATA(0, 4), taught, torch.arange(12), taught_by(policy, taught, "expert"))
+    rollout = collect(denoiser, taught_by(policy, taught, "expert"), DATA(0, 4), torch.arange(12))
     assert rollout.summary["agreement"] == 1.0
 
 
@@ -93,7 +93,7 @@ def test_decisions_are_priced_as_they_were_drawn(name: str) -> None:
     denoiser, policy = small()
     torch.nn.init.normal_(policy.network.readout.weight)
     training = config(**RIVALS[name])
-    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12))
+    rollout = collect(denoiser, choose_method(training, policy), DATA(0, 4), torch.arange(12))
     seen = rollout.observed(torch.arange(len(rollout)))
     scores = policy.score(seen)
     if training.objective == "bernoulli":
@@ -119,7 +119,7 @@ def test_a_block_is_drawn_by_plackett_luce() -> None:
         Decoding(steps=3, order_temperature=1.0),
         forced=True,
     )
-    rollout = collect(denoiser, policy, canvas, training, seeds)
+    rollout = collect(denoiser, choose_method(training, policy), canvas, seeds)
     # Forced decisions are left out of the rollout; their log-probability is 0.
     assert rollout.old_logv.sum().item() == pytest.approx(path.order_logp.sum().item(), abs=1e-4)
     assert rollout.totals["return"][0] == pytest.approx(path.total_logp.sum().item(), abs=1e-3)
@@ -129,14 +129,14 @@ def test_a_block_is_drawn_by_plackett_luce() -> None:
 def test_a_minibatch_is_the_sum_of_its_parts(name: str) -> None:
     denoiser, policy = small()
     training = config(**RIVALS[name])
-    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12))
+    rollout = collect(denoiser, choose_method(training, policy), DATA(0, 4), torch.arange(12))
     rows = torch.arange(len(rollout))
     counts = Counts.of(countable(rollout))
 
     def gradient(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
         policy.zero_grad()
         for part in parts:
-            policy_loss(policy, rollout, part, training, counts=counts)[0].backward()
+            policy_loss(choose_method(training, policy), rollout, part, counts=counts)[0].backward()
         return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
 
     whole = gradient((rows,))
@@ -159,14 +159,7 @@ def test_imitation_follows_its_teacher() -> None:
     training = config(steps=40, group=1, prompts=16, lr=3e-2, objective="imitation", teacher="left_to_right")
     policy = type(policy)(dataclasses.replace(policy.config, kind="mlp"))
     list(train_policy(PolicyJob(denoiser, policy, DATA, training, teacher=load_scheduler("left_to_right"))))
-    rollout = collect(
-        denoiser,
-        policy,
-        DATA(99, 8),
-        dataclasses.replace(training, group=1),
-        torch.arange(8),
-        taught_by(policy, training, "left_to_right"),
-    )
+    rollout = collect(denoiser, taught_by(policy, training, "left_to_right"), DATA(99, 8), torch.arange(8))
     seen = rollout.observed(torch.arange(len(rollout)))
     followed = policy.logv(policy.score(seen), seen).argmax(1) == rollout.chosen
     assert followed.float().mean() > 0.9
@@ -174,7 +167,7 @@ def test_imitation_follows_its_teacher() -> None:
 
 def test_ranking_aims_at_the_margin_of_the_truth() -> None:
     denoiser, policy = small()
-    rollout = collect(denoiser, policy, DATA(0, 4), config(objective="ranking"), torch.arange(12))
+    rollout = collect(denoiser, choose_method(config(objective="ranking"), policy), DATA(0, 4), torch.arange(12))
     # The truth's margin is p(x*) − max of the others: at most p(x*), and positive only where the truth is likeliest.
     truth = rollout.reward.exp()
     inside = rollout.eligible
@@ -225,8 +218,8 @@ def test_a_judge_knows_other_right_answers() -> None:
 
     for kind in ("terminal", "hybrid"):
         training = config(reward=kind, advantage="reward_to_go", normalise=False, hybrid=100.0)
-        method = choose_method(training, policy, helpers=Helpers(judge=judge))
-        judged = collect(denoiser, policy, canvas, training, torch.arange(12), method)
+        method = choose_method(training, policy, judge=judge)
+        judged = collect(denoiser, method, canvas, torch.arange(12))
         # One of three is right: it is 2/3 above its group's mean, the others 1/3 below.
         scale = 1.0 if kind == "terminal" else 100.0
         assert {0.7, -0.3} <= {round(float(value) / scale, 1) for value in judged.advantage}
@@ -260,8 +253,8 @@ def test_relative_rewards_are_the_same_return_but_for_a_constant() -> None:
     _, policy = small()
     canvas, plain = DATA(0, 4), config(advantage="trajectory", normalise=False)
     seeds = torch.arange(12)
-    one = collect(denoiser, policy, canvas, plain, seeds)
-    other = collect(denoiser, policy, canvas, dataclasses.replace(plain, relative=True), seeds)
+    one = collect(denoiser, choose_method(plain, policy), canvas, seeds)
+    other = collect(denoiser, choose_method(dataclasses.replace(plain, relative=True), policy), canvas, seeds)
     assert torch.allclose(one.advantage, other.advantage, atol=1e-4) and bool(one.advantage.abs().max() > 0.01)
     assert not torch.allclose(one.reward, other.reward, atol=1e-2)
 

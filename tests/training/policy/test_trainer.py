@@ -14,6 +14,7 @@ from unmask.decoding.protocols import Canvas
 from unmask.runs.run import Run
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.methods import choose_method
 from unmask.training.policy.objectives import policy_loss
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.trainer import PolicyJob, train_policy
@@ -26,13 +27,13 @@ def test_a_step_costs_at_most_one_forward_per_trajectory_step(advantage: str) ->
     config = dataclasses.replace(TRAINING, advantage=advantage)
     before = denoiser.forwarded
     canvas = DATA(0, 4)
-    rollout = collect(denoiser, policy, canvas, config, torch.arange(12))
+    rollout = collect(denoiser, choose_method(config, policy), canvas, torch.arange(12))
     forwards = denoiser.forwarded - before
     steps = int((canvas.tokens == 0).sum()) * config.group
     assert rollout.summary["trajectory_steps"] == steps
     # The group shares its first state, so there are strictly fewer forwards than steps.
     assert forwards <= steps - 4 * (config.group - 1)
-    loss, _ = policy_loss(policy, rollout, torch.arange(len(rollout)), config)
+    loss, _ = policy_loss(choose_method(config, policy), rollout, torch.arange(len(rollout)))
     loss.backward()
     assert denoiser.forwarded - before == forwards
 
@@ -40,7 +41,7 @@ def test_a_step_costs_at_most_one_forward_per_trajectory_step(advantage: str) ->
 def test_forced_steps_carry_no_loss() -> None:
     denoiser, policy = small()
     canvas = DATA(0, 4)
-    rollout = collect(denoiser, policy, canvas, TRAINING, torch.arange(12))
+    rollout = collect(denoiser, choose_method(TRAINING, policy), canvas, torch.arange(12))
     assert int(rollout.eligible.sum(1).min()) == 2
     assert len(rollout) == (int((canvas.tokens == 0).sum()) - 4) * TRAINING.group
 

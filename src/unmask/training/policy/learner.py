@@ -14,8 +14,8 @@ from unmask.runs.run import Run
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.decisions import Rollout
-from unmask.training.policy.methods import build_posterior
-from unmask.training.policy.objectives import Counts, Objective, countable, policy_loss
+from unmask.training.policy.methods import Method, build_posterior
+from unmask.training.policy.objectives import Counts, countable, policy_loss
 
 
 class Learner:
@@ -43,7 +43,7 @@ class Learner:
         for name, p in self.policy.named_parameters():
             self.best[name].copy_(p.detach())
 
-    def update(self, rollout: Rollout, objective: Objective, step: int, together: Together) -> dict[str, float]:
+    def update(self, method: Method, rollout: Rollout, step: int, together: Together) -> dict[str, float]:
         """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches."""
         config = self.config
         counted, begin = together.concatenated(countable(rollout))
@@ -58,14 +58,14 @@ class Learner:
                 counts = Counts.of(counted[rows.to(counted.device)])
                 mine = rows[(rows >= begin) & (rows < begin + len(rollout))] - begin
                 self.optimizer.zero_grad()
-                stats = self._accumulate(rollout, mine.to(counted.device), objective, counts, together)
+                stats = self._accumulate(method, rollout, mine.to(counted.device), counts, together)
                 norm = torch.nn.utils.clip_grad_norm_(self.trained.parameters(), config.clip)
                 self.optimizer.step()
                 history.append({**stats, "gradient": float(norm)})
         return {name: sum(stats[name] for stats in history) / len(history) for name in history[0]}
 
     def _accumulate(
-        self, rollout: Rollout, mine: Int[Tensor, "s"], objective: Objective, counts: Counts, together: Together
+        self, method: Method, rollout: Rollout, mine: Int[Tensor, "s"], counts: Counts, together: Together
     ) -> dict[str, float]:
         """The gradient of one minibatch, summed over processes."""
         sums = {"loss": 0.0, "clip_fraction": 0.0, "kl": 0.0}
@@ -73,7 +73,7 @@ class Learner:
             if not len(rows):  # this process has no part of the minibatch
                 continue
             with together.accelerator.autocast():
-                loss, stats = policy_loss(self.policy, rollout, rows, self.config, objective, self.reference, counts)
+                loss, stats = policy_loss(method, rollout, rows, self.reference, counts)
             together.accelerator.backward(loss)
             sums = {name: sums[name] + stats[name] for name in sums}
         if together.processes == 1:

@@ -7,8 +7,6 @@ Terminal rewards come with the last decision of a free-running rollout.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -22,52 +20,22 @@ AT_ONCE = 256
 """Canvases with one gap that are priced together by default."""
 
 
-@dataclass(frozen=True)
-class SelfAwareReward:
-    """The candidate's own reward at each decision."""
-
-    def __call__(self, draws: Draws) -> Float[Tensor, "S"]:
-        return draws.candidate_reward[draws.decisions.state, draws.decisions.chosen]
-
-
-@dataclass(frozen=True)
-class HybridReward:
-    """The self-aware reward, plus ``weight`` at the last decision if the answer is right.
-
-    Teacher forcing reveals the truth: the answer is the denoiser's best token at every decision.
-    """
-
-    weight: float
-    judge: Judge | None
-
-    def __call__(self, draws: Draws) -> Float[Tensor, "S"]:
-        table, truth = draws.decisions, draws.canvas.truth
-        answer = truth.index_put((table.row, table.chosen), draws.states.best[table.state, table.chosen])
-        right = (answer == truth).all(1) if self.judge is None else self.judge(truth, answer)
-        return SelfAwareReward()(draws) + self.weight * table.last * right.float()[table.row]
-
-
-@dataclass(frozen=True)
-class TerminalReward:
-    """:func:`terminal` at the last decision, 0 before."""
-
-    share: bool
-    exponent: float
-    judge: Judge | None
-
-    def __call__(self, draws: Draws) -> Float[Tensor, "S"]:
-        value = terminal(draws.trajectory, draws.canvas.truth, self.share, self.exponent, self.judge)
-        return torch.where(draws.decisions.last, value[draws.decisions.row], 0.0)
-
-
-Reward = SelfAwareReward | HybridReward | TerminalReward
-
-
-def build_reward(config: PolicyTraining, judge: Judge | None = None) -> Reward:
-    """``judge`` says which answers are right; without one, only the target is."""
+def decision_rewards(draws: Draws, config: PolicyTraining, judge: Judge | None = None) -> Float[Tensor, "S"]:
+    """r of every decision, as ``config.reward`` says. ``judge`` says which answers are right; without one, only the target is."""
     if config.free:
-        return TerminalReward(config.reward == "share", config.alpha if config.reward == "speed" else 0.0, judge)
-    return HybridReward(config.hybrid, judge) if config.reward == "hybrid" else SelfAwareReward()
+        exponent = config.alpha if config.reward == "speed" else 0.0
+        value = terminal(draws.trajectory, draws.canvas.truth, config.reward == "share", exponent, judge)
+        return torch.where(draws.decisions.last, value[draws.decisions.row], 0.0)
+    dense = draws.candidate_reward[draws.decisions.state, draws.decisions.chosen]
+    return dense + config.hybrid * _last_right(draws, judge) if config.reward == "hybrid" else dense
+
+
+def _last_right(draws: Draws, judge: Judge | None) -> Float[Tensor, "S"]:
+    """1 at the last decision of a right answer. Teacher forcing reveals the truth: the answer is the best token at each decision."""
+    table, truth = draws.decisions, draws.canvas.truth
+    answer = truth.index_put((table.row, table.chosen), draws.states.best[table.state, table.chosen])
+    right = (answer == truth).all(1) if judge is None else judge(truth, answer)
+    return table.last * right.float()[table.row]
 
 
 def self_aware(states: States) -> Float[Tensor, "Z"]:

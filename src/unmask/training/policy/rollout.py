@@ -6,8 +6,6 @@ rollouts themselves. What differs between methods is in :class:`~unmask.training
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -17,51 +15,36 @@ from unmask.decoding.protocols import Canvas, DeclaredScheduler, Denoiser, State
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy import rewards
 from unmask.training.policy.advantages import advantages, entropy
-from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.decisions import Draws, Rollout
-from unmask.training.policy.methods import Method, choose_method
+from unmask.training.policy.methods import Method
 
 
 @torch.no_grad()
-def collect(
-    denoiser: Denoiser,
-    policy: OrderPolicy,
-    canvas: Canvas,
-    config: PolicyTraining,
-    seeds: Int[Tensor, "B"],
-    method: Method | None = None,
-) -> Rollout:
-    """Draw a group of orders for each canvas and credit every decision; without a method, that of the first step."""
-    method = method or choose_method(config, policy)
+def collect(denoiser: Denoiser, method: Method, canvas: Canvas, seeds: Int[Tensor, "B"]) -> Rollout:
+    """Draw a group of orders for each canvas and credit every decision."""
+    config = method.config
     prompts = max(1, (config.at_once or len(seeds)) // config.group)
     rows = torch.arange(len(canvas.tokens)).split(prompts)
     parts = zip(rows, seeds.split(prompts * config.group), strict=True)
-    collected = [_collect(denoiser, policy, canvas.rows(part), config, own, method) for part, own in parts]
+    collected = [_collect(denoiser, method, canvas.rows(part), own) for part, own in parts]
     return collected[0] if len(collected) == 1 else Rollout.concatenate(collected)
 
 
-def _collect(
-    denoiser: Denoiser,
-    policy: OrderPolicy,
-    canvas: Canvas,
-    config: PolicyTraining,
-    seeds: Int[Tensor, "B"],
-    method: Method,
-) -> Rollout:
+def _collect(denoiser: Denoiser, method: Method, canvas: Canvas, seeds: Int[Tensor, "B"]) -> Rollout:
     """:func:`collect` of canvases that are decoded together."""
-    sampler, many = method.sampler, canvas.repeated(config.group)
+    config, many = method.config, canvas.repeated(method.config.group)
 
-    # Sample G orders σ ∼ v_old for each canvas, every hidden position priced on the way.
-    trajectory = _draw_orders(denoiser, many.seeded(seeds), config, method)
+    # Sample G orders σ ∼ v_old for each canvas.
+    trajectory = _draw_orders(denoiser, method, many.seeded(seeds))
     states = trajectory.states
     assert states is not None
-    decisions = sampler.decisions(trajectory, states)
+    decisions = method.decisions(trajectory, states)
 
     # r(s, i) of every candidate, then r of every decision.
-    candidate_reward = _candidate_rewards(denoiser, canvas, config, states, method)
+    candidate_reward = _candidate_rewards(denoiser, method, canvas, states)
     draws = Draws(many, trajectory, states, decisions, candidate_reward)
-    scores = sampler.policy_scores(states)
-    reward = sampler.adjust(method.reward(draws), scores, states, decisions)
+    scores = method.policy_scores(states)
+    reward = method.adjust(rewards.decision_rewards(draws, config, method.judge), scores, states, decisions)
 
     # Group-relative advantages Â.
     rows = len(many.tokens)
@@ -83,29 +66,25 @@ def _collect(
         state=decisions.state[decided],
         eligible=decisions.eligible[decided],
         chosen=decisions.chosen[decided],
-        old_logv=sampler.ratio_logp(scores, states, decisions)[decided],
+        old_logv=method.old_logp(scores, states, decisions)[decided],
         advantage=advantage[decisions.row, decisions.k][decided],
         live=live[decisions.row][decided],
         reward=candidate_reward[decisions.state][decided],
         truth_margin=_truth_margin(draws)[decisions.state][decided],
-        drawn=sampler.drawn(states)[decisions.state][decided],
-        totals=_statistics(policy, draws, scores, decided, live),
+        drawn=method.drawn(states)[decisions.state][decided],
+        totals=_statistics(method.policy, draws, scores, decided, live),
     )
 
 
-def _draw_orders(denoiser: Denoiser, canvas: Canvas, config: PolicyTraining, method: Method) -> Trajectory:
-    sampler = method.sampler
+def _draw_orders(denoiser: Denoiser, method: Method, canvas: Canvas) -> Trajectory:
     # The policy learns from the prices of all hidden positions, also those that the scheduler does not read.
-    scheduler = DeclaredScheduler(sampler.scheduler, needs_truth(sampler.scheduler), prices_all=True)
-    decoding = replace(sampler.decoding(config.decoding), share=config.group > 1)
-    forced = sampler.forced or not config.free
-    return unmask(denoiser, scheduler, canvas, decoding, forced=forced, observe=sampler.observe)
+    scheduler = DeclaredScheduler(method.scheduler, needs_truth(method.scheduler), prices_all=True)
+    return unmask(denoiser, scheduler, canvas, method.decoding, forced=method.forced, observe=method.observe)
 
 
-def _candidate_rewards(
-    denoiser: Denoiser, canvas: Canvas, config: PolicyTraining, states: States, method: Method
-) -> Float[Tensor, "Z L"]:
+def _candidate_rewards(denoiser: Denoiser, method: Method, canvas: Canvas, states: States) -> Float[Tensor, "Z L"]:
     """The dense reward of every position of every state."""
+    config = method.config
     assert states.target_logp is not None
     reward = states.target_logp.clamp(min=config.reward_floor)
     if not method.relative:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
 from unmask.runs.processes import Together, started
 from unmask.runs.run import Run
@@ -63,6 +64,13 @@ def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
         denoiser=name,
     )
     return OrderPolicy(complete)
+
+
+def sample_problems(config: PolicyRun, count: int) -> Canvas:
+    """Some problems of a training. Boards are generated, fewer of them sooner; text needs the denoiser's tokenizer."""
+    if isinstance(config.data, SudokuData):
+        return dataclasses.replace(config.data, puzzles=min(config.data.puzzles, count))(0, count)
+    return problems(config.data, load_denoiser(config.denoiser), config.denoiser)(0, count)
 
 
 def _copy_weights(policy: OrderPolicy, name: str, denoiser: Any) -> None:

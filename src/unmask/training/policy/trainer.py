@@ -29,7 +29,7 @@ from unmask.runs.tensorboard import scalars
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.learner import Learner
-from unmask.training.policy.methods import Helpers, choose_method
+from unmask.training.policy.methods import choose_method
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.validation import ROWS_AT_ONCE, Verify, free_running_accuracy, greedy_nll, score
 
@@ -113,10 +113,10 @@ def _take_step(job: PolicyJob, learner: Learner, step: int, together: Together) 
     config, device, before = job.config, together.accelerator.device, job.denoiser.forwarded
     prompts = together.shared(config.prompts)
     learner.update_reference(step)
-    method = choose_method(config, job.policy, step, Helpers(job.teacher, learner.posterior, job.judge))
+    method = choose_method(config, job.policy, step, job.teacher, learner.posterior, job.judge)
     canvas = job.source(step, config.prompts).rows(prompts).to(device)
-    rollout = collect(job.denoiser, job.policy, canvas, config, _seeds(config, step, prompts).to(device), method)
-    stats = learner.update(rollout, method.objective, step, together)
+    rollout = collect(job.denoiser, method, canvas, _seeds(config, step, prompts).to(device))
+    stats = learner.update(method, rollout, step, together)
     forwarded = round(together.sum(job.denoiser.forwarded - before))
     return {"step": step + 1, **together.means(rollout.totals), **stats}, forwarded
 
