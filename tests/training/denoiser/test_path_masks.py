@@ -52,7 +52,7 @@ def test_hidden_cells_are_those_the_order_has_not_reached() -> None:
     _, canvas, masks = setting()
     rank = masks.when(0)
     for step in range(20):
-        rows, drawn = masks.drawn(step, 6), masks.masks(masks(step, 6), step)
+        rows, drawn = masks.choose_rows(step, 6), masks.masks(masks(step, 6), step)
         for row, hidden, asked in zip(rows.tolist(), drawn.hidden, drawn.scored, strict=True):
             moment = int(rank[row][asked].item())
             assert asked.sum() == 1
@@ -77,7 +77,7 @@ def test_the_loss_estimates_the_likelihood_along_the_order() -> None:
 
 def test_every_canvas_comes_once_per_epoch() -> None:
     _, _, masks = setting()
-    drawn = torch.cat([masks.drawn(step, 4) for step in range(3)])
+    drawn = torch.cat([masks.choose_rows(step, 4) for step in range(3)])
     assert sorted(drawn[:6].tolist()) == sorted(drawn[6:].tolist()) == list(range(6))
 
 
@@ -93,7 +93,7 @@ def test_random_rows_are_what_pretraining_would_hide() -> None:
 def test_symmetry_moves_an_order_with_its_board() -> None:
     _, canvas, masks = setting(vary=DATA.vary)
     shown = masks(5, 6)
-    rows = masks.drawn(5, 6)
+    rows = masks.choose_rows(5, 6)
     varied, when = DATA.vary(canvas.rows(rows), masks.when(5)[rows], 5)
     assert torch.equal(shown.tokens, varied.tokens) and not torch.equal(shown.tokens, canvas.tokens[rows])
     assert torch.equal(when >= 0, shown.tokens == 0)

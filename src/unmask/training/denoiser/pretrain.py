@@ -1,4 +1,4 @@
-"""Train a small denoiser from nothing: a run directory from a preset."""
+"""Pre-training of a small denoiser as a run directory, from a preset."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 
 Generated = SudokuData | Arithmetic | Ordered | Code | Countdown
-"""What a denoiser is trained on: problems that are never short. In a preset ``kind`` says which; without it, Sudoku."""
+"""Data of pre-training: generated, so never exhausted. In a preset ``kind`` selects it; the default is Sudoku."""
 
 
 @dataclass(frozen=True)
 class Pretrain:
-    """A denoiser's shape, its data and its training."""
+    """The configuration, the data and the training of a denoiser."""
 
     model: TransformerConfig
     data: Generated = field(default_factory=SudokuData)
@@ -34,7 +34,7 @@ class Pretrain:
         what, expected = _shape(self.data)
         wrong = {key: getattr(self.model, key) for key in expected if getattr(self.model, key) != expected[key]}
         if "grid" in wrong and self.model.grid is None:
-            del wrong["grid"]  # a denoiser of boards may do without
+            del wrong["grid"]  # optional for a denoiser of boards
         if wrong:
             wanted = ", ".join(f"{key} {expected[key]}" for key in wrong)
             got = ", ".join(str(value) for value in wrong.values())
@@ -42,7 +42,7 @@ class Pretrain:
 
 
 def _shape(data: Generated) -> tuple[str, dict[str, Any]]:
-    """What the problems are called, and what the configuration of a denoiser must say to fit them."""
+    """The name of the problems, and the configuration that a denoiser needs for them."""
     if not isinstance(data, SudokuData):
         return f"{data.name} problems", data.shape()
     size = data.size
