@@ -18,6 +18,7 @@ DCoLT / LLaDOU                         ``reward="terminal"`` with ``decoding.ste
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unmask.decoding.options import Decoding
@@ -127,60 +128,62 @@ class PolicyTraining:
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        """Each row: options that exclude each other, and what to do."""
-        grpo, dense = self.objective == "grpo", not self.free
-        uses_teacher = self.behaviour == "teacher" or self.objective == "imitation" or self.warm_start > 0
-        off_policy = self.objective in ("imitation", "ranking") or (self.prices_all and self.future == 0)
-        got = f"got objective {self.objective!r}, reward {self.reward!r}, advantage {self.advantage!r}"
-        rules = (
-            (
-                self.prices_all and self.free,
-                "all_action prices every candidate, which a terminal reward cannot: use reward_to_go or trajectory",
-            ),
-            (
-                self.group == 1 and self.compares_rollouts,
-                f"the rollouts of a group are compared: group must be at least 2, {got}",
-            ),
-            (
-                self.advantage == "critic" and not (grpo and dense),
-                f"advantage critic predicts the truth's price: use objective grpo and reward self_aware or hybrid, {got}",
-            ),
-            (
-                self.relative and (self.free or self.objective in ("ranking", "imitation")),
-                f"relative rewards are dense: use reward self_aware or hybrid and an objective with rewards, {got}",
-            ),
-            (
-                self.objective == "bernoulli"
-                and (self.advantage == "all_action" or self.correctness or dense or self.decoding.steps),
-                "objective bernoulli draws how many it reveals: use advantage trajectory or reward_to_go and reward "
-                f"{', '.join(FREE)}, without decoding.steps and correctness",
-            ),
-            (
-                self.reward == "speed" and self.objective != "bernoulli",
-                f"reward speed pays for fewer steps, which only objective bernoulli can choose, {got}",
-            ),
-            (
-                self.objective in ("ranking", "variational") and self.free,
-                f"objective {self.objective} needs the truth's prices: reward must be self_aware, got {self.reward!r}",
-            ),
-            (
-                uses_teacher != bool(self.teacher),
-                "a teacher is for warm_start, imitation and behaviour='teacher' and required by them, "
-                f"got teacher {self.teacher!r}, warm_start {self.warm_start}, behaviour {self.behaviour!r}",
-            ),
-            (
-                self.behaviour == "teacher" and not off_policy,
-                "a teacher's rollouts do not show the policy's own future: behaviour='teacher' goes with imitation, "
-                f"ranking, or all_action with future = 0, {got}",
-            ),
-            (
-                self.decoding != Decoding(block=self.decoding.block, steps=self.decoding.steps),
-                "rollouts use only block and steps of decoding: leave its other options at their defaults",
-            ),
-        )
-        for excluded, message in rules:
+        for excluded, message in (*self._reward_rules(), *self._rollout_rules()):
             if excluded:
                 raise ValueError(message)
+
+    def _reward_rules(self) -> Iterator[tuple[bool, str]]:
+        """Whether an objective, a reward and an advantage exclude each other, and what to use instead."""
+        got = f"got objective {self.objective!r}, reward {self.reward!r}, advantage {self.advantage!r}"
+        yield (
+            self.prices_all and self.free,
+            "all_action prices every candidate, which a terminal reward cannot: use reward_to_go or trajectory",
+        )
+        yield (
+            self.group == 1 and self.compares_rollouts,
+            f"the rollouts of a group are compared: group must be at least 2, {got}",
+        )
+        yield (
+            self.advantage == "critic" and (self.free or self.objective != "grpo"),
+            f"advantage critic predicts the truth's price: use objective grpo and reward self_aware or hybrid, {got}",
+        )
+        yield (
+            self.relative and (self.free or self.objective in ("ranking", "imitation")),
+            f"relative rewards are dense: use reward self_aware or hybrid and an objective with rewards, {got}",
+        )
+        yield (
+            self.reward == "speed" and self.objective != "bernoulli",
+            f"reward speed pays for fewer steps, which only objective bernoulli can choose, {got}",
+        )
+        yield (
+            self.objective in ("ranking", "variational") and self.free,
+            f"objective {self.objective} needs the truth's prices: reward must be self_aware, {got}",
+        )
+
+    def _rollout_rules(self) -> Iterator[tuple[bool, str]]:
+        """The same of the options that say how orders are drawn."""
+        coins = self.objective == "bernoulli"
+        yield (
+            coins and bool(self.advantage == "all_action" or self.correctness or not self.free or self.decoding.steps),
+            "objective bernoulli draws how many it reveals: use advantage trajectory or reward_to_go and reward "
+            f"{', '.join(FREE)}, without decoding.steps and correctness",
+        )
+        uses_teacher = self.behaviour == "teacher" or self.objective == "imitation" or self.warm_start > 0
+        yield (
+            uses_teacher != bool(self.teacher),
+            "a teacher is for warm_start, imitation and behaviour='teacher' and required by them, "
+            f"got teacher {self.teacher!r}, warm_start {self.warm_start}, behaviour {self.behaviour!r}",
+        )
+        off_policy = self.objective in ("imitation", "ranking") or (self.prices_all and self.future == 0)
+        yield (
+            self.behaviour == "teacher" and not off_policy,
+            "a teacher's rollouts do not show the policy's own future: behaviour='teacher' goes with imitation, "
+            "ranking, or all_action with future = 0",
+        )
+        yield (
+            self.decoding != Decoding(block=self.decoding.block, steps=self.decoding.steps),
+            "rollouts use only block and steps of decoding: leave its other options at their defaults",
+        )
 
     @property
     def free(self) -> bool:

@@ -33,15 +33,18 @@ class Learner:
         anchored = config.beta > 0 and config.reference == "policy"
         self.reference = copy.deepcopy(policy).requires_grad_(False) if anchored else None
         self.best = {name: p.detach().clone() for name, p in policy.named_parameters()}
+        self.best_score, self.denoiser_calls = -1.0, 0
 
     def update_reference(self, step: int) -> None:
         if self.reference is not None and self.config.outer and step % self.config.outer == 0:
             self.reference.load_state_dict(self.policy.state_dict())
 
-    def keep(self) -> None:
-        """Remember the present weights as the best."""
-        for name, p in self.policy.named_parameters():
-            self.best[name].copy_(p.detach())
+    def keep_if_better(self, score: float) -> None:
+        """Remember the present weights if their validation is the best so far."""
+        if score > self.best_score:
+            self.best_score = score
+            for name, p in self.policy.named_parameters():
+                self.best[name].copy_(p.detach())
 
     def update(self, method: Method, rollout: Rollout, step: int, together: Together) -> dict[str, float]:
         """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches."""
@@ -92,20 +95,22 @@ class Learner:
             tensors |= {f"reference.{name}": p for name, p in self.reference.named_parameters()}
         return tensors
 
-    def save(self, run: Run, step: int, best_accuracy: float, calls: int) -> None:
+    def save(self, run: Run, step: int) -> None:
         tensors, state = flatten_optimizer(self.optimizer)
-        run.save(step, tensors | self._tensors(), {"optimizer": state, "best_accuracy": best_accuracy, "calls": calls})
+        numbers = {"best_score": self.best_score, "denoiser_calls": self.denoiser_calls}
+        run.save(step, tensors | self._tensors(), {"optimizer": state, **numbers})
 
-    def restore(self, run: Run | None, together: Together) -> tuple[int, float, int]:
-        """The step to continue from, the best score and the denoiser calls so far."""
+    def restore(self, run: Run | None, together: Together) -> int:
+        """The step to continue from."""
         checkpoint = run.load_latest() if run is not None else None
         together.wait()  # no process writes before all have read
         if run is not None and together.first:
             run.rewind(None if checkpoint is None else checkpoint.step)
         if checkpoint is None:
-            return 0, -1.0, 0
+            return 0
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 tensor.copy_(checkpoint.tensors[name])
         restore_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
-        return checkpoint.step, checkpoint.state["best_accuracy"], checkpoint.state["calls"]
+        self.best_score, self.denoiser_calls = (checkpoint.state[name] for name in ("best_score", "denoiser_calls"))
+        return checkpoint.step

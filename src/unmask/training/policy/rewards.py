@@ -31,7 +31,7 @@ def decision_rewards(draws: Draws, config: PolicyTraining, judge: Judge | None =
 
 
 def _last_right(draws: Draws, judge: Judge | None) -> Float[Tensor, "S"]:
-    """1 at the last decision of a right answer. Teacher forcing reveals the truth: the answer is the best token at each decision."""
+    """1 at the last decision of a right answer. Teacher forcing reveals the truth: the answer is the best token of each state."""
     table, truth = draws.decisions, draws.canvas.truth
     answer = truth.index_put((table.row, table.chosen), draws.states.best[table.state, table.chosen])
     right = (answer == truth).all(1) if judge is None else judge(truth, answer)

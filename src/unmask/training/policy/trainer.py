@@ -75,41 +75,43 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     together = Together(job.accelerator or started(config.mixed_precision))
     policy.to(together.accelerator.device)
     learner = Learner(policy, config, together.accelerator.device)
-    start, best, calls = learner.restore(run, together)
-    first = {} if start else {f"start_{name}": value for name, value in _validate(job, together).items()}
-    best = best if start else score(first, "start_")
+    start, first = learner.restore(run, together), {}
+    if not start:
+        first = {f"start_{name}": value for name, value in _validate(job, together).items()}
+        learner.best_score = score(first, "start_")
     log = _open_log(run, start, together)
     for step in range(start, config.steps):
         began, done = time.perf_counter(), step + 1
-        record, forwarded = _take_step(job, learner, step, together)
-        calls += forwarded
-        record["denoiser_calls"] = calls
+        record = _take_step(job, learner, step, together)
         if done == 1:
             record |= first
         if done % config.validate_every == 0 or done == config.steps:
             record |= _validate(job, together)
-            if score(record) > best:
-                best = score(record)
-                learner.keep()
+            learner.keep_if_better(score(record))
         record["seconds"] = time.perf_counter() - began
         leaving = together.sum(float(job.stop())) > 0
         log(record)
         saving = leaving or done % config.save_every == 0 or done == config.steps
         if run is not None and together.first and saving:
-            learner.save(run, done, best, calls)
+            learner.save(run, done)
         yield record
         if leaving:
             return
+    _finish(job, learner, together)
+
+
+def _finish(job: PolicyJob, learner: Learner, together: Together) -> None:
+    """Leave the best weights in the policy, and in the run's folder."""
     if job.validation is not None:
-        policy.load_state_dict(learner.best, strict=False)
-    if run is not None and together.first:
-        with written_aside(run.folder / "policy") as aside:
-            policy.save_pretrained(aside)
+        job.policy.load_state_dict(learner.best, strict=False)
+    if job.run is not None and together.first:
+        with written_aside(job.run.folder / "policy") as aside:
+            job.policy.save_pretrained(aside)
     together.wait()
 
 
-def _take_step(job: PolicyJob, learner: Learner, step: int, together: Together) -> tuple[dict[str, Any], int]:
-    """Rollouts and update: the record of the step, and the denoiser's forwards in all processes."""
+def _take_step(job: PolicyJob, learner: Learner, step: int, together: Together) -> dict[str, Any]:
+    """Rollouts and update; returns the record of the step."""
     config, device, before = job.config, together.accelerator.device, job.denoiser.forwarded
     prompts = together.shared(config.prompts)
     learner.update_reference(step)
@@ -117,8 +119,9 @@ def _take_step(job: PolicyJob, learner: Learner, step: int, together: Together) 
     canvas = job.source(step, config.prompts).rows(prompts).to(device)
     rollout = collect(job.denoiser, method, canvas, _seeds(config, step, prompts).to(device))
     stats = learner.update(method, rollout, step, together)
-    forwarded = round(together.sum(job.denoiser.forwarded - before))
-    return {"step": step + 1, **together.means(rollout.totals), **stats}, forwarded
+    learner.denoiser_calls += round(together.sum(job.denoiser.forwarded - before))
+    means = together.means(rollout.totals)
+    return {"step": step + 1, **means, **stats, "denoiser_calls": learner.denoiser_calls}
 
 
 def _validate(job: PolicyJob, together: Together) -> dict[str, float]:
