@@ -1,4 +1,4 @@
-"""Learning an order on text, for both kinds of backbone: it trains, resumes to the bit, keeps little, and says what it needs."""
+"""Policies for text, for both kinds of backbone: training, resume bit for bit, memory, the preflight check."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("family", MADE)
 @pytest.mark.parametrize("kind", ["mlp", "transformer", "hidden"])
-def test_a_run_resumes_to_the_bit(tmp_path: Path, family: str, kind: str) -> None:
+def test_resume_of_a_text_run_is_bit_for_bit(tmp_path: Path, family: str, kind: str) -> None:
     config = setup(tmp_path, family, kind)
     records = list(run_policy_training(config, tmp_path / "whole"))
     assert len(records) == 2
@@ -73,7 +73,7 @@ def test_a_run_resumes_to_the_bit(tmp_path: Path, family: str, kind: str) -> Non
     assert stored["data"]["kind"] == "text"
 
 
-def test_the_artefact_says_what_it_fits_and_refuses_the_rest(tmp_path: Path) -> None:
+def test_policy_refuses_a_denoiser_it_was_not_trained_for(tmp_path: Path) -> None:
     config = setup(tmp_path, "llada", steps=1)
     list(run_policy_training(config, tmp_path / "run"))
     stored = json.loads((tmp_path / "run" / "policy" / "config.json").read_text())
@@ -85,7 +85,7 @@ def test_the_artefact_says_what_it_fits_and_refuses_the_rest(tmp_path: Path) -> 
         build_policy(PolicyConfig(kind="grid"), bert, "bert")
 
 
-def test_nothing_of_the_vocabularys_size_is_kept(tmp_path: Path) -> None:
+def test_rollouts_keep_nothing_of_vocabulary_size(tmp_path: Path) -> None:
     config = setup(tmp_path, "llada")
     denoiser, policy, source = parts(config)
     canvas = source(0, 3)
@@ -99,7 +99,7 @@ def test_nothing_of_the_vocabularys_size_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 4])
-def test_fewer_canvases_at_once_change_nothing_but_memory(tmp_path: Path, at_once: int) -> None:
+def test_at_once_bounds_memory_and_keeps_the_result(tmp_path: Path, at_once: int) -> None:
     config = setup(tmp_path, "llada")
     denoiser, policy, source = parts(config)
     sizes: list[int] = []
@@ -125,7 +125,7 @@ def test_fewer_canvases_at_once_change_nothing_but_memory(tmp_path: Path, at_onc
     assert some.summary["return"] == pytest.approx(whole.summary["return"], rel=1e-5)
 
 
-def test_prices_in_parts_are_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pricing_in_parts_equals_pricing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(23, 50, generator=torch.Generator().manual_seed(0)) * 4
     whole = pricing.price(logits, (3,))
     monkeypatch.setattr(pricing, "AT_ONCE", 50 * 4 + 7)
@@ -135,7 +135,7 @@ def test_prices_in_parts_are_prices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("family", MADE)
-def test_preflight_counts_what_a_step_takes(tmp_path: Path, family: str) -> None:
+def test_preflight_bounds_forwards_and_memory_of_a_step(tmp_path: Path, family: str) -> None:
     config = setup(tmp_path, family)
     denoiser, policy, source = parts(config)
     canvas = source(0, 3)
@@ -156,14 +156,14 @@ def test_a_run_that_does_not_fit_is_refused_before_its_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unmask.training.cost.preflight._available", lambda device: 1000)
-    told: list[Any] = []
+    needs: list[Any] = []
     with pytest.raises(ValueError, match="does not fit into memory"):
-        list(run_policy_training(setup(tmp_path, "llada"), tmp_path / "run", needs=told.append))
-    assert len(told) == 1
+        list(run_policy_training(setup(tmp_path, "llada"), tmp_path / "run", needs=needs.append))
+    assert len(needs) == 1
     assert Run(tmp_path / "run").metrics() == []
 
 
-def test_distances_to_what_is_known() -> None:
+def test_distance_features_to_the_nearest_known_token() -> None:
     from support.denoisers import CountingTable, view_of
     from unmask.schedulers.policy import _distances
 

@@ -95,7 +95,7 @@ def test_counted_flops_of_policies_equal_the_closed_form(n_layers: int) -> None:
         assert policy_flops(PolicyConfig(kind=kind, width=d, n_layers=n_layers, n_heads=2), shape, length) == flops
 
 
-def test_forwards_are_those_of_a_training() -> None:
+def test_planned_forwards_equal_those_of_a_training() -> None:
     records = list(train_policy(PolicyJob(load_denoiser("sudoku-4x4"), new_policy(), BOARDS, SMALL.training)))
     hidden = [int((BOARDS(step, 6).tokens == 0).sum()) for step in range(3)]
     assert records[-1]["denoiser_calls"] == sum(hidden)  # a group of one: every state is a forward
@@ -113,7 +113,7 @@ def test_relative_rewards_cost_a_forward_per_hidden_position() -> None:
 
 
 @pytest.mark.parametrize(("budget", "group"), [(None, 3), (3, 2)])
-def test_forwards_of_groups_and_budgets_are_a_close_bound(budget: int | None, group: int) -> None:
+def test_planned_forwards_bound_groups_and_step_budgets(budget: int | None, group: int) -> None:
     denoiser, canvas = load_denoiser("sudoku-4x4-imperfect"), BOARDS(0, 6)
     training = replace(SMALL.training, decoding=Decoding(steps=budget), group=group)
     rollout = collect(denoiser, choose_method(training, new_policy()), canvas, torch.arange(6 * group))
@@ -125,7 +125,7 @@ def test_forwards_of_groups_and_budgets_are_a_close_bound(budget: int | None, gr
     assert calls > 0.5 * work.step_forwards
 
 
-def test_kept_states_take_the_bytes_that_are_planned() -> None:
+def test_planned_bytes_of_kept_states() -> None:
     denoiser = load_denoiser("sudoku-4x4")
     assert isinstance(denoiser, Transformer)
     canvas = BOARDS(0, 4)
@@ -140,7 +140,7 @@ def test_kept_states_take_the_bytes_that_are_planned() -> None:
         assert planned == pytest.approx(2 * kept, rel=0.1), kind
 
 
-def test_a_measured_rate_is_the_arithmetic_over_the_time() -> None:
+def test_measured_rate_is_flops_over_time() -> None:
     denoiser = load_denoiser("sudoku-4x4")
     shape, policy = shape_of("sudoku-4x4"), new_policy()
     before = {name: p.clone() for name, p in policy.named_parameters()}
@@ -154,7 +154,7 @@ def test_a_measured_rate_is_the_arithmetic_over_the_time() -> None:
     assert all(torch.equal(before[name], p) and p.grad is None for name, p in policy.named_parameters())
 
 
-def test_the_papers_figure_is_consistent() -> None:
+def test_plan_of_the_papers_training() -> None:
     """3.2 minutes on 4 H200, G = 6, B = 3, L = 512, a rollout and a recomputation: a plausible share of the peak."""
     device = DEVICES["h200"]
     work = Work(512, (512,), PolicyTraining(prompts=3, group=6), forwards=2)
@@ -183,7 +183,7 @@ def test_devices_share_prompts() -> None:
     assert "do not fit a device" in plan(shape, PolicyConfig(), work, rate, 1, little).notes[0]
 
 
-def test_the_command(command: Call, tmp_path: Path) -> None:
+def test_plan_command(command: Call, tmp_path: Path) -> None:
     code, out, err = command(
         "plan", "--model", "llada-8b", "--devices", "4", "--recompute", "--observed", "192", "--json", "p.json"
     )
@@ -226,7 +226,7 @@ def planned_and_spent(seed: int) -> tuple[float, float]:
 
 
 @pytest.mark.slow
-def test_a_measured_plan_is_what_happens() -> None:
+def test_measured_plan_predicts_the_time_of_a_training() -> None:
     ratios = []
     for seed in range(3):
         planned, spent = planned_and_spent(seed)

@@ -1,4 +1,4 @@
-"""The second stage's masks: states of the order's own path, an unbiased estimate of its likelihood, the same after a resume."""
+"""Masks of the second stage: states along the order, an unbiased estimate of its likelihood, resume bit for bit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def setting(**options: object) -> tuple[Transformer, Canvas, PathMasks]:
     return denoiser, canvas, masks
 
 
-def test_a_walk_is_the_path_of_teacher_forcing() -> None:
+def test_draw_orders_is_teacher_forced_decoding() -> None:
     denoiser, canvas, masks = setting()
     path = unmask(denoiser, confidence, Canvas(canvas.tokens, target=canvas.target), forced=True)
     assert torch.equal(masks.when(0), path.rank)
@@ -40,7 +40,7 @@ def test_a_walk_is_the_path_of_teacher_forcing() -> None:
     assert int(blocks.max()) == 2 and torch.equal(blocks >= 0, canvas.tokens == 0)
 
 
-def test_a_walk_does_not_depend_on_how_many_rows_go_together() -> None:
+def test_draw_orders_does_not_depend_on_the_batch() -> None:
     denoiser, canvas, _ = setting()
     assert torch.equal(
         draw_orders(denoiser, random, canvas, seed=3), draw_orders(denoiser, random, canvas, seed=3, rows_at_once=4)
@@ -48,14 +48,14 @@ def test_a_walk_does_not_depend_on_how_many_rows_go_together() -> None:
     assert not torch.equal(draw_orders(denoiser, random, canvas, seed=3), draw_orders(denoiser, random, canvas, seed=4))
 
 
-def test_hidden_cells_are_those_the_order_has_not_reached() -> None:
+def test_masks_hide_what_the_order_has_not_revealed() -> None:
     _, canvas, masks = setting()
     rank = masks.when(0)
     for step in range(20):
         rows, drawn = masks.choose_rows(step, 6), masks.masks(masks(step, 6), step)
-        for row, hidden, asked in zip(rows.tolist(), drawn.hidden, drawn.scored, strict=True):
-            moment = int(rank[row][asked].item())
-            assert asked.sum() == 1
+        for row, hidden, scored in zip(rows.tolist(), drawn.hidden, drawn.scored, strict=True):
+            moment = int(rank[row][scored].item())
+            assert scored.sum() == 1
             assert torch.equal(hidden, rank[row] >= moment)
             assert not (hidden & (canvas.tokens[row] != 0)).any()
 
@@ -75,13 +75,13 @@ def test_the_loss_estimates_the_likelihood_along_the_order() -> None:
     assert error < 0.2 * exact  # so that the line above can fail
 
 
-def test_every_canvas_comes_once_per_epoch() -> None:
+def test_every_canvas_is_shown_once_per_epoch() -> None:
     _, _, masks = setting()
     drawn = torch.cat([masks.choose_rows(step, 4) for step in range(3)])
     assert sorted(drawn[:6].tolist()) == sorted(drawn[6:].tolist()) == list(range(6))
 
 
-def test_random_rows_are_what_pretraining_would_hide() -> None:
+def test_random_share_masks_as_in_pretraining() -> None:
     _, _, masks = setting()
     masks.random_share = 1.0
     shown = masks(0, 6)
@@ -126,7 +126,7 @@ def test_a_second_stage_resumes_bit_for_bit(tmp_path: Path, leave_after: int) ->
     assert timeless[0][0]["step"] == 0 and "off_path" in timeless[0][0] and "off_path" in timeless[0][-1]
 
 
-def test_tuning_the_head_leaves_the_trunk(tmp_path: Path) -> None:
+def test_tuning_the_head_keeps_the_trunk(tmp_path: Path) -> None:
     list(run_second_stage(replace(TINY, trained="head", refresh=0), tmp_path / "head"))
     before, after = load_denoiser("sudoku-4x4"), load_denoiser(tmp_path / "head")
     changed = {
@@ -137,7 +137,7 @@ def test_tuning_the_head_leaves_the_trunk(tmp_path: Path) -> None:
     assert changed == {"head"}
 
 
-def test_rounds_hand_on_what_they_made(tmp_path: Path) -> None:
+def test_rounds_continue_with_the_previous_results(tmp_path: Path) -> None:
     from support.trainings import TRAINING
     from unmask.schedulers.policy import PolicyConfig
     from unmask.training.policy.run import PolicyRun
@@ -157,6 +157,6 @@ def test_rounds_hand_on_what_they_made(tmp_path: Path) -> None:
     ("change", "message"),
     [({"trained": "tail"}, "head"), ({"loss_on": "all"}, "reveal"), ({"random_share": 2.0}, "random_share")],
 )
-def test_bad_options_are_refused(change: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **change)  # pyright: ignore

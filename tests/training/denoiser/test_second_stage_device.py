@@ -1,4 +1,4 @@
-"""The second stage on a device and in a type of its own: all that meets there is there, and the result is the CPU's."""
+"""The second stage on another device and in another dtype: all tensors are there, and the result is the CPU's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TUNE = SecondStage(
 )
 
 
-def test_the_pretended_device_keeps_tensors_apart() -> None:
+def test_pretend_device_does_not_mix_with_the_cpu() -> None:
     with PretendDevice():
         there, here = torch.ones(3, device=NAME), torch.ones(3)
         assert there.device == THERE and (there + there).device == THERE
@@ -46,7 +46,7 @@ def losses(folder: Path) -> list[float]:
     return [record["loss"] for record in Run(folder).metrics() if "loss" in record]
 
 
-def test_weights_orders_and_canvases_follow_the_device(tmp_path: Path) -> None:
+def test_weights_orders_and_canvases_are_on_the_device(tmp_path: Path) -> None:
     """A learned order, orders drawn anew, averages, and a resumption between two records."""
     list(run_second_stage(TUNE, tmp_path / "cpu"))
     there = replace(TUNE, device=NAME)
@@ -82,7 +82,7 @@ def test_an_adapter_in_bfloat16_on_the_device(tmp_path: Path) -> None:
     assert any(tensor.abs().sum() > 0 for name, tensor in saved.items() if ".lora_B." in name)
 
 
-def test_a_type_and_a_device_by_the_command(tmp_path: Path, command: Call) -> None:
+def test_dtype_and_device_options_of_the_command(tmp_path: Path, command: Call) -> None:
     stage(tmp_path, "llada")
     (tmp_path / "tiny.toml").write_text(
         'denoiser = "llada"\norder = "confidence"\nadapter = "lora"\nrank = 2\nvalidate = 2\n'
@@ -109,7 +109,7 @@ def test_a_type_and_a_device_by_the_command(tmp_path: Path, command: Call) -> No
         (["--dtype", "int8"], "dtype must be one of float32, bfloat16, got 'int8'"),
     ],
 )
-def test_what_is_not_there_is_said_in_a_line(
+def test_unavailable_device_is_a_one_line_error(
     tmp_path: Path,
     command: Call,
     words: list[str],
@@ -123,7 +123,7 @@ def test_what_is_not_there_is_said_in_a_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_weights_that_wait_elsewhere_are_not_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offloaded_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = cpu_offload(load_denoiser(TUNE.denoiser), execution_device=torch.device("cpu"))
     monkeypatch.setattr(second_stage, "load_denoiser", lambda *_, **__: waiting)
     with pytest.raises(ValueError, match="does not fit the devices and waits in the CPU's memory"):

@@ -50,13 +50,13 @@ def test_all_action_leaves_the_immediate_reward_to_the_expectation() -> None:
     assert credit.abs().max() == 0
 
 
-def test_critic_credits_what_a_reveal_told_about_the_others() -> None:
+def test_critic_credits_a_reveal_with_its_gain_on_the_others() -> None:
     """Two orders of three positions. δ_t = r_t + Φ_{t+1} − Φ_t; with decay 1 the sum is the return to go minus Φ_t."""
     rewards = torch.tensor([[-1.0, -2.0, -0.5], [-3.0, -0.5, -0.1]])
     expected = torch.tensor([[-6.0, -4.0, -0.5], [-6.0, -0.8, -0.1]])
-    told = torch.tensor([[1.0, 1.5, 0.0], [2.2, 0.2, 0.0]])
+    gain = torch.tensor([[1.0, 1.5, 0.0], [2.2, 0.2, 0.0]])
     for decay, traced in (
-        (0.0, told),
+        (0.0, gain),
         (0.5, torch.tensor([[1.75, 1.5, 0.0], [2.3, 0.2, 0.0]])),
         (1.0, to_go(rewards) - expected),
     ):
@@ -80,7 +80,7 @@ def test_clip_bites_on_one_side_only() -> None:
     assert clipped.tolist() == [1, 1, 1, 1]
 
 
-def test_kl_and_entropy_ignore_what_is_not_a_candidate() -> None:
+def test_kl_and_entropy_ignore_non_candidates() -> None:
     scores = torch.tensor([[1.0, 2.0, 3.0, -torch.inf]])
     logv = scores.log_softmax(1)
     assert grpo.categorical_kl(logv, logv).item() == 0

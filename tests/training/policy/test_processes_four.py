@@ -73,14 +73,14 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_four_processes_train_as_one(one: Path, tmp_path: Path) -> None:
+def test_four_processes_train_like_one(one: Path, tmp_path: Path) -> None:
     codes, _ = together(4, lambda rank: train(CONFIG, tmp_path / "run"), tmp_path / "log")
     assert codes == [0] * 4, (tmp_path / "log.0").read_text()
     same_training(one, tmp_path / "run")
 
 
-def test_one_is_killed_and_the_others_end(one: Path, tmp_path: Path) -> None:
-    """In the middle of a step, from one instant to the next; then two processes take up what four began."""
+def test_resume_with_a_different_number_of_processes_after_a_kill(one: Path, tmp_path: Path) -> None:
+    """One of four is killed in the middle of a step, the others end with an error; two processes resume."""
 
     def work(rank: int) -> None:
         for record in run_policy_training(CONFIG, tmp_path / "run"):
@@ -92,9 +92,9 @@ def test_one_is_killed_and_the_others_end(one: Path, tmp_path: Path) -> None:
     assert codes[:3] == [2, 2, 2]
     assert seconds < 120
     for rank in range(3):
-        said = (tmp_path / f"log.{rank}").read_text()
-        assert "another process of this run has died or does not answer" in said, said
-        assert "--resume" in said
+        output = (tmp_path / f"log.{rank}").read_text()
+        assert "another process of this run has died or does not answer" in output, output
+        assert "--resume" in output
     checkpoint = Run(tmp_path / "run").load_latest()
     assert checkpoint is not None and checkpoint.step in (2, 3) and not checkpoint.skipped
     codes, _ = together(2, lambda rank: train(CONFIG, tmp_path / "run", resume=True), tmp_path / "log")
@@ -102,7 +102,7 @@ def test_one_is_killed_and_the_others_end(one: Path, tmp_path: Path) -> None:
     same_training(one, tmp_path / "run")
 
 
-def test_more_processes_than_prompts_are_refused_by_all(tmp_path: Path) -> None:
+def test_more_processes_than_prompts_are_refused(tmp_path: Path) -> None:
     few = replace(CONFIG, training=replace(CONFIG.training, prompts=2))
     codes, _ = together(3, lambda rank: train(few, tmp_path / "run"), tmp_path / "log")
     assert codes == [2, 2, 2]
@@ -118,7 +118,7 @@ def evaluated(limit: int) -> Report:
 
 
 @pytest.mark.parametrize("limit", [13, 3])
-def test_an_evaluation_is_shared(limit: int, tmp_path: Path) -> None:
+def test_evaluation_by_four_processes_equals_one(limit: int, tmp_path: Path) -> None:
     """Also where there are fewer problems than processes. Every process has the whole report."""
     alone = evaluated(limit)
     codes, _ = together(4, lambda rank: evaluated(limit).write(tmp_path / f"{rank}.json"), tmp_path / "log")

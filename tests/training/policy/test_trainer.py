@@ -1,4 +1,4 @@
-"""The policy trainer: forwards counted, forced steps left out, resume bit for bit, and a policy that learns."""
+"""The policy trainer: counted forwards, forced steps without a loss, resume bit for bit, and a policy that learns."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def test_resume_is_bit_for_bit(tmp_path: Path, stop_after: int, beta: float) -> 
 
 
 @pytest.mark.parametrize(("scores", "kept"), [([0.6, 0.5, 0.4], 0), ([0.6, 0.7, 0.7], 2), ([0.6, 0.6, 0.8], 4)])
-def test_the_best_of_start_and_steps_is_kept(
+def test_best_validation_is_kept_including_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float], kept: int
 ) -> None:
-    """What the validation says is given; the weights after each step are real."""
+    """The validation scores are given; the weights after each step are real."""
     config = dataclasses.replace(TRAINING, steps=4, validate_every=2)
     held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
-    said = iter(scores)
-    monkeypatch.setattr("unmask.training.policy.trainer.free_running_accuracy", lambda *_: next(said))
+    validation = iter(scores)
+    monkeypatch.setattr("unmask.training.policy.trainer.free_running_accuracy", lambda *_: next(validation))
     denoiser, policy = small()
     weights = lambda: [p.detach().clone() for p in policy.parameters()]  # noqa: E731
     after, run = [weights()], Run.create(tmp_path / "run", config)
@@ -94,7 +94,7 @@ def test_the_best_of_start_and_steps_is_kept(
 
 @pytest.mark.parametrize("reward", ["self_aware", "terminal", "share", "hybrid"])
 @pytest.mark.parametrize("kind", ["mlp", "transformer", "hidden", "grid"])
-def test_every_reward_trains_every_kind(reward: str, kind: str) -> None:
+def test_every_reward_trains_every_kind_of_policy(reward: str, kind: str) -> None:
     denoiser, policy = small(kind)
     config = dataclasses.replace(TRAINING, steps=2, reward=reward, advantage="reward_to_go", correctness=0.0)
     start = {name: p.detach().clone() for name, p in policy.named_parameters()}

@@ -1,4 +1,4 @@
-"""Slow, seeded: a learned order beats confidence on puzzles it has not seen, with a paired interval that excludes 0."""
+"""Slow, seeded: a trained policy beats confidence on unseen puzzles, with a paired interval that excludes 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unmask.training.policy.run import PolicyRun, run_policy_training
 
 
 @pytest.mark.slow
-def test_fifteen_steps_beat_confidence(tmp_path: Path) -> None:
+def test_fifteen_training_steps_beat_confidence(tmp_path: Path) -> None:
     preset = load_preset("sas-sudoku-9x9-imperfect", PolicyRun, "train")
     config = replace(preset, training=replace(preset.training, steps=15, validate=100, validate_every=15))
     list(run_policy_training(config, tmp_path / "order"))
