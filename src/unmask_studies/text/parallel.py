@@ -28,7 +28,7 @@ BASELINE = "confidence"
 class Parallel:
     """A ``task`` at its shortest length: ``decodings`` (B, T) and ``paces``, each with confidence and two learned orders.
 
-    ``sequential`` and ``parallel`` are presets of ``unmask train``: without and with ``budget``.
+    ``sequential`` and ``parallel`` are presets of ``unmask train``: without and with ``decoding.steps``.
     """
 
     minutes: float = 0.0

@@ -118,17 +118,9 @@ def run_policy_training(
         found = preflight(denoiser, policy, mine, config.training)
         needs(dataclasses.replace(found, processes=together.processes))
         found.require()
-        job = PolicyJob(
-            denoiser,
-            policy,
-            source,
-            config.training,
-            validation,
-            run,
-            stop,
-            teacher,
-            accelerator,
-            held_out.verify,
-            source.judge,
+        verify, judge = held_out.verify, source.judge
+        yield from train_policy(
+            PolicyJob(
+                denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator, verify, judge
+            )
         )
-        yield from train_policy(job)
