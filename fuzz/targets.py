@@ -30,7 +30,7 @@ from unmask.tasks.countdown import read_problems
 from unmask.tasks.sudoku.files import read_csv
 from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.denoiser.second_stage import SecondStage
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 
 REFUSALS = (ValueError, Refused)
 FIELDS: dict[str, type] = {"puzzle": str, "orders": list, "seed": int}
@@ -80,7 +80,7 @@ def puzzles(content: bytes) -> None:
 
 def preset(content: bytes) -> None:
     path = write("preset.toml", content)
-    for kind in (Learn, Pretrain, SecondStage):
+    for kind in (PolicyRun, Pretrain, SecondStage):
         load_preset(path, kind)
 
 
@@ -218,7 +218,10 @@ def seeds() -> dict[str, list[bytes]]:
             b'{"added_tokens": [{"content": "a", "id": 1}]}',
             b'{"added_tokens_decoder": {"5": {"content": "b"}}}',
         ],
-        "safetensors": [save({"embedding.weight": torch.zeros(2, 2)}), _read(MODELS, "sudoku-4x4", "model.safetensors")],
+        "safetensors": [
+            save({"embedding.weight": torch.zeros(2, 2)}),
+            _read(MODELS, "sudoku-4x4", "model.safetensors"),
+        ],
         "policy_config": [_read(POLICIES, "sas-sudoku-4x4", "config.json")],
         "policy_weights": [save({"x": torch.zeros(2)}), _read(POLICIES, "sas-sudoku-4x4", "model.safetensors")],
         "trace": [json.dumps(TINY_TRACE).encode()],

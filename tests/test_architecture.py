@@ -16,14 +16,14 @@ from unmask.evaluation.lm_eval.settings import LmEval
 from unmask.runs.presets import Preset, list_presets, load_preset
 from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.denoiser.second_stage import SecondStage
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 from unmask_studies.catalogue import load_study
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "unmask"
 LABEL = re.compile(r"\b((?:Eq|Thm|Cor|Rem|Alg)\. [a-z]\w+)")
 PAPER = ROOT / "docs" / "paper.md"
-KINDS = {"pretrain": Pretrain, "train": Learn, "finetune": SecondStage, "lm_eval": LmEval}
+KINDS = {"pretrain": Pretrain, "train": PolicyRun, "finetune": SecondStage, "lm_eval": LmEval}
 shared = ROOT.parent / "shared"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
-from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.run import PolicyRun, run_policy_training
 
 
 def is_finished(folder: Path, result: str = "policy") -> bool:
@@ -31,14 +31,16 @@ def find_run(name: str, runs: Path | None, result: str = "policy") -> Path | Non
     return runs / name if runs is not None and is_finished(runs / name, result) else None
 
 
-def ensure_run(name: str, config: Learn | Pretrain, folder: Path, runs: Path | None = None) -> Path:
+def ensure_run(name: str, config: PolicyRun | Pretrain, folder: Path, runs: Path | None = None) -> Path:
     """The run of that name: found in ``runs``, else trained in ``folder/runs``, resuming an interrupted one."""
     result = "denoiser" if isinstance(config, Pretrain) else "policy"
     place = find_run(name, runs, result) or folder / "runs" / name
     if not is_finished(place, result):
         place.parent.mkdir(parents=True, exist_ok=True)
         steps = (
-            pretrain(config, place, resume=True) if isinstance(config, Pretrain) else learn(config, place, resume=True)
+            pretrain(config, place, resume=True)
+            if isinstance(config, Pretrain)
+            else run_policy_training(config, place, resume=True)
         )
         for _ in steps:
             pass
@@ -51,9 +53,9 @@ def load_recipe(
     steps: int | None = None,
     denoiser: str | None = None,
     validate: int | None = None,
-) -> Learn:
+) -> PolicyRun:
     """A preset of ``unmask train`` with another seed, length, denoiser or validation, as its options would set them."""
-    config = load_preset(preset, Learn, "train")
+    config = load_preset(preset, PolicyRun, "train")
     if seed is not None:
         config = replace(config, data=replace(config.data, seed=seed), training=replace(config.training, seed=seed))
     if steps is not None:

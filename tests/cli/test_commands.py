@@ -15,18 +15,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from unmask.denoisers.checkpoint import save_denoiser
 
 from support.commands import Call
 from unmask.cli import main as cli
 from unmask.cli.shell import list_options, parse, resolve
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.report.terminal import tables as terminal
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.tasks.sudoku import parse as parse_board
 from unmask.tasks.sudoku import read_csv, solve
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 from unmask_studies.catalogue import list_studies
 
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
@@ -209,7 +209,7 @@ def test_every_field_of_a_preset_is_an_option() -> None:
         "4",
     ]
     made = parse(cli.COMMANDS, "unmask", words)
-    preset = load_preset("sas-sudoku-9x9-imperfect", Learn, "train")
+    preset = load_preset("sas-sudoku-9x9-imperfect", PolicyRun, "train")
     expected = replace(
         preset,
         training=replace(preset.training, steps=3),

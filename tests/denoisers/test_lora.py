@@ -17,7 +17,7 @@ from support.text import MADE
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.lora import adapter_weights, add_lora, load_adapter, merge, save_adapter
 from unmask.generation.text_canvas import load_tokenizer
-from unmask.training.denoiser.second_stage import finetune
+from unmask.training.denoiser.second_stage import run_second_stage
 
 TOKENS = torch.tensor([[5, 6, 9, 10, 11, 7]])
 
@@ -60,7 +60,7 @@ def test_an_untrained_adapter_changes_nothing(tmp_path: Path, family: str) -> No
 def test_tuning_raises_the_likelihood_and_leaves_base_weights_unchanged(tmp_path: Path, family: str) -> None:
     config = stage(tmp_path, family)
     files = {path.name: path.read_bytes() for path in (tmp_path / family).iterdir()}
-    records = list(finetune(config, tmp_path / "run"))
+    records = list(run_second_stage(config, tmp_path / "run"))
     assert records[-1]["on_path"] < records[0]["on_path"] - 0.1
     assert {path.name: path.read_bytes() for path in (tmp_path / family).iterdir()} == files
     made = {path.name for path in (tmp_path / "run" / "denoiser").iterdir()}
@@ -75,14 +75,14 @@ def test_tuning_raises_the_likelihood_and_leaves_base_weights_unchanged(tmp_path
 
 def test_a_killed_tuning_resumes_bit_for_bit(tmp_path: Path) -> None:
     config = stage(tmp_path, "llada")
-    list(finetune(config, tmp_path / "whole"))
-    records = finetune(config, tmp_path / "parts")
+    list(run_second_stage(config, tmp_path / "whole"))
+    records = run_second_stage(config, tmp_path / "parts")
     for record in records:
         if record["step"] == 20:
             break
     assert isinstance(records, Generator)
     records.close()
-    list(finetune(config, tmp_path / "parts", resume=True))
+    list(run_second_stage(config, tmp_path / "parts", resume=True))
     whole, again = (load_file(tmp_path / n / "denoiser" / "adapter_model.safetensors") for n in ("whole", "parts"))
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
@@ -91,7 +91,7 @@ def test_a_killed_tuning_resumes_bit_for_bit(tmp_path: Path) -> None:
 def test_a_merged_adapter_loads_as_a_denoiser(tmp_path: Path, family: str) -> None:
     config = stage(tmp_path, family, merged=True)
     config = replace(config, training=replace(config.training, samples=80))
-    list(finetune(config, tmp_path / "run"))
+    list(run_second_stage(config, tmp_path / "run"))
     assert not (tmp_path / "run" / "denoiser" / "adapter_config.json").exists()
     tuned = load_denoiser(tmp_path / "run")
     assert not any(".lora_" in name for name, _ in tuned.named_parameters())
@@ -104,7 +104,7 @@ def test_mismatched_adapters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no linear layer is called 'query': expected some of down, gate"):
         add_lora(load_denoiser(folder), 4, 8.0, ("query",))
     with pytest.raises(ValueError, match="tune an adapter on it, with adapter = 'lora'"):
-        list(finetune(stage(tmp_path, "bert", adapter=""), tmp_path / "run"))
+        list(run_second_stage(stage(tmp_path, "bert", adapter=""), tmp_path / "run"))
     saved = save_adapter(add_lora(load_denoiser(folder), 4, 8.0), tmp_path / "adapter", str(folder), 2, 8.0, ())
     with pytest.raises(ValueError, match=r"adapter_model.safetensors does not fit its configuration"):
         load_denoiser(saved)

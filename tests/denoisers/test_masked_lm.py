@@ -20,8 +20,8 @@ from unmask.denoisers import masked_lm
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.masked_lm import MaskedLM
 from unmask.schedulers.heuristics import confidence
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.training.policy.run import fitted
+from unmask.schedulers.policy import PolicyConfig
+from unmask.training.policy.run import build_policy
 
 transformers = pytest.importorskip("transformers", reason="masked language models come from transformers")
 
@@ -145,7 +145,7 @@ def test_canvases_longer_than_the_position_table_are_refused() -> None:
 @pytest.mark.parametrize("kind", ["transformer", "hidden"])
 def test_an_order_policy_reads_a_masked_language_model(kind: str) -> None:
     ours = denoiser("roberta")
-    policy = OrderPolicy(fitted(PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2), ours, "roberta")).check(ours)
+    policy = build_policy(PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2), ours, "roberta").check(ours)
     path = unmask(ours, policy.eval(), ROW)
     assert int(path.reveals[0]) == 3 and ours.forwarded == 3
 

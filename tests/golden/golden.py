@@ -50,9 +50,9 @@ from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
-from unmask.training.denoiser.second_stage import SecondStage, finetune
+from unmask.training.denoiser.second_stage import SecondStage, run_second_stage
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.run import PolicyRun, run_policy_training
 
 RECORD = Path(__file__).with_name("record.json")
 Entries = dict[str, str]
@@ -407,8 +407,8 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     "terminal": {"reward": "terminal", "advantage": "trajectory"},
     "share": {"reward": "share", "normalise": False},
     "hybrid": {"reward": "hybrid", "hybrid": 2.0},
-    "budget": {"budget": 4},
-    "block": {"block": 5},
+    "budget": {"decoding": Decoding(steps=4)},
+    "block": {"decoding": Decoding(block=5)},
     "KL to the start": {"beta": 0.1, "outer": 2},
     "KL to confidence": {"beta": 0.1, "reference": "confidence"},
     "entropy": {"entropy": 0.05},
@@ -468,20 +468,20 @@ WRITTEN_PRESETS = (
 )
 
 
-def trained(config: Learn, folder: Path) -> str:
+def trained(config: PolicyRun, folder: Path) -> str:
     AcceleratorState._reset_state()  # it keeps the precision of the first training of a process
-    made = of_run(folder, learn(config, folder))
+    made = of_run(folder, run_policy_training(config, folder))
     AcceleratorState._reset_state()
     return made
 
 
-def boards(policy: PolicyConfig = NARROW, **training: Any) -> Learn:
-    return Learn("sudoku-4x4-imperfect", policy, data=BOARDS, training=replace(SHORT, **training))
+def boards(policy: PolicyConfig = NARROW, **training: Any) -> PolicyRun:
+    return PolicyRun("sudoku-4x4-imperfect", policy, data=BOARDS, training=replace(SHORT, **training))
 
 
-def shrunk(preset: str, denoiser: str, data: Any) -> Learn:
+def shrunk(preset: str, denoiser: str, data: Any) -> PolicyRun:
     """A preset's recipe at the size of a test."""
-    config = load_preset(preset, Learn, "train")
+    config = load_preset(preset, PolicyRun, "train")
     own = config.training
     return replace(
         config,
@@ -510,7 +510,9 @@ def policy_trainings(folder: Path) -> Entries:
         for nth, (name, options) in enumerate(OBJECTIVES.items())
     }
     made |= {
-        f"policy | {name}": trained(boards(policy, block=5 if policy.blockwise else None), folder / f"policy-{nth}")
+        f"policy | {name}": trained(
+            boards(policy, decoding=Decoding(block=5 if policy.blockwise else None)), folder / f"policy-{nth}"
+        )
         for nth, (name, policy) in enumerate(POLICIES.items())
     }
     started = replace(boards(load_scheduler("sas-sudoku-4x4").config), start="sas-sudoku-4x4")  # pyright: ignore[reportAttributeAccessIssue]
@@ -572,22 +574,22 @@ def text_trainings(folder: Path) -> Entries:
         data = TextData(file=examples(folder / f"{family}.jsonl", vocabulary[family]), length=6, held_out=0.3)
         for kind in ("mlp", "transformer", "hidden"):
             policy = replace(NARROW, kind=kind, tokens=False, features=("confidence", "entropy", "position", "left"))
-            config = Learn(str(place), policy, data=data, training=replace(SHORT, select="nll"))
+            config = PolicyRun(str(place), policy, data=data, training=replace(SHORT, select="nll"))
             made[f"order | {family} | {kind}"] = trained(config, folder / f"{family}-{kind}")
         lora: dict[str, Any] = {"denoiser": str(place), "data": data, "validate": 4, "adapter": "lora", "rank": 4}
         for name, options in {
-            "reveal": {"asked": "reveal"},
-            "hidden, merged": {"asked": "hidden", "merged": True, "random_share": 0.5},
+            "reveal": {"loss_on": "reveal"},
+            "hidden, merged": {"loss_on": "hidden", "merged": True, "random_share": 0.5},
         }.items():
             stage = SecondStage(order="confidence", training=masked(), **lora, **options)
             run = folder / f"{family}-lora-{name}"
-            made[f"adapter | {family} | {name}"] = of_run(run, finetune(stage, run))
+            made[f"adapter | {family} | {name}"] = of_run(run, run_second_stage(stage, run))
     return made
 
 
 STAGES: dict[str, dict[str, Any]] = {
     "learned order": {"order": "sas"},
-    "confidence": {"order": "confidence", "asked": "hidden"},
+    "confidence": {"order": "confidence", "loss_on": "hidden"},
     "expert, head": {"order": "expert", "trained": "head"},
     "random, drawn anew": {"order": "random", "refresh": 1, "random_share": 0.0},
     "margin, averaged": {"order": "margin", "training": masked(ema=0.9, weight="elbo")},
@@ -601,7 +603,7 @@ def second_stages(folder: Path) -> Entries:
     for nth, (name, options) in enumerate(STAGES.items()):
         given: dict[str, Any] = {"denoiser": "sudoku-4x4", "data": BOARDS, "validate": 4, "training": masked()}
         run = folder / str(nth)
-        made[name] = of_run(run, finetune(SecondStage(**given | options), run))
+        made[name] = of_run(run, run_second_stage(SecondStage(**given | options), run))
     return made
 
 
@@ -623,7 +625,7 @@ def two_processes(folder: Path) -> Entries:
     return {"policy": of_run(folder / "run", said)}
 
 
-def _share(rank: int, port: int, config: Learn, run: Path, log: Path) -> None:
+def _share(rank: int, port: int, config: PolicyRun, run: Path, log: Path) -> None:
     code = 1
     with open(log, "w") as file:
         try:
@@ -632,7 +634,7 @@ def _share(rank: int, port: int, config: Learn, run: Path, log: Path) -> None:
             os.environ |= {"ACCELERATE_USE_CPU": "true", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
             for state in (AcceleratorState, GradientState, PartialState):
                 state._reset_state()  # what this process inherited says that it is alone
-            records = list(learn(config, run))
+            records = list(run_policy_training(config, run))
             if rank == 0:
                 (run.parent / "said.json").write_text(json.dumps(records))
             code = 0

@@ -30,7 +30,7 @@ from unmask.runs.atomic import save_tensors, write_folder
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
-from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.run import PolicyRun, run_policy_training
 
 SOURCE = Path(writing.__file__).parent
 SHORT = (
@@ -45,10 +45,10 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training that was left after three of its steps, with two checkpoints; ``whole`` beside it was not left."""
     folder = tmp_path_factory.mktemp("half")
     (folder / "tiny.toml").write_text(SHORT)
-    config = load_preset(folder / "tiny.toml", Learn)
-    list(learn(config, folder / "whole"))
+    config = load_preset(folder / "tiny.toml", PolicyRun)
+    list(run_policy_training(config, folder / "whole"))
     count = iter(range(100))
-    list(learn(config, folder / "half", stop=lambda: next(count) >= 2))
+    list(run_policy_training(config, folder / "half", stop=lambda: next(count) >= 2))
     return folder
 
 

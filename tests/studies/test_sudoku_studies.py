@@ -20,7 +20,7 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku import expert_order
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes
-from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.run import PolicyRun, run_policy_training
 from unmask_studies.catalogue import load_study
 from unmask_studies.reports import find_leader, join_reports
 from unmask_studies.sets import Decoded, Sets, decode_boards
@@ -199,11 +199,15 @@ ABLATIONS = Ablations(denoiser="sudoku-4x4-imperfect", presets=(NAME,), baseline
 
 
 def test_ablations_read_finished_runs_and_no_others(tmp_path: Path) -> None:
-    config = load_preset(NAME, Learn, "train")
+    config = load_preset(NAME, PolicyRun, "train")
     training = replace(config.training, steps=1, prompts=4, validate=4, validate_every=1, save_every=1)
     runs = tmp_path / "runs"
     for seed in ("", "@8"):
-        list(learn(replace(config, data=replace(config.data, puzzles=50), training=training), runs / f"{NAME}{seed}"))
+        list(
+            run_policy_training(
+                replace(config, data=replace(config.data, puzzles=50), training=training), runs / f"{NAME}{seed}"
+            )
+        )
     (runs / f"{NAME}@9").mkdir()
     (runs / f"{NAME}@9" / "config.json").write_text("{}")  # a training in progress
     found = run(replace(ABLATIONS, presets=(NAME, "sas-sudoku-4x4"), runs=runs, train=False), tmp_path / "study")
@@ -220,7 +224,7 @@ def test_ablations_train_what_is_missing(tmp_path: Path) -> None:
     assert is_finished(tmp_path / "study" / "runs" / NAME)
     history = read_history(tmp_path / "study" / "runs" / NAME)
     assert history["steps"] == 1 and history["calls"] > 0
-    assert history["seed"] == load_preset(NAME, Learn, "train").training.seed
+    assert history["seed"] == load_preset(NAME, PolicyRun, "train").training.seed
     with pytest.raises(ValueError, match="not among the presets"):
         replace(ABLATIONS, baseline="rival-upo")
 
@@ -246,8 +250,8 @@ def test_the_curves_of_a_training(tmp_path: Path) -> None:
 
 
 def test_a_rival_changes_on_another_board_what_it_changes_on_its_own() -> None:
-    base, rival = (load_preset(name, Learn, "train") for name in ("ablation-all-action", "rival-upo"))
-    small = load_preset("sas-sudoku-4x4-imperfect", Learn, "train")
+    base, rival = (load_preset(name, PolicyRun, "train") for name in ("ablation-all-action", "rival-upo"))
+    small = load_preset("sas-sudoku-4x4-imperfect", PolicyRun, "train")
     moved = transfer_options(rival, base, small)
     training = moved.training
     assert (training.reward, training.advantage, training.beta, training.group) == ("terminal", "trajectory", 0.01, 6)

@@ -21,7 +21,6 @@ from unmask.evaluation.evaluate import EvaluationOptions, Report, Row, evaluate
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.arithmetic import Arithmetic
 from unmask.tasks.code import Code
-from unmask_studies.text.passages import OTHER, Passages
 from unmask.tasks.text_problems import TextProblemTask, text_problem_kinds
 from unmask.tasks.vocabulary import END, PAD, encode
 from unmask.training.denoiser.masked_trainer import MaskedTraining
@@ -33,6 +32,7 @@ from unmask_studies.text.characters import Characters
 from unmask_studies.text.ends import decode_with_ends, first_ends
 from unmask_studies.text.lengths import Lengths
 from unmask_studies.text.parallel import Parallel
+from unmask_studies.text.passages import OTHER, Passages
 from unmask_studies.text.study import Models, Texts, block_sizes
 from unmask_studies.training_runs import is_finished, read_curve, read_history
 
@@ -114,7 +114,9 @@ def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
     denoiser = load_denoiser(str(runs / "code"))
     task = TextProblemTask.generate(text_problem_kinds()["code"](count=3, split="test", length=48))
     learned = {"learned": load_scheduler(str(tmp_path / "runs" / "sas-code"), denoiser)}
-    expected = evaluate(task, denoiser, learned, {"48–12": Decoding(block=12)}, EvaluationOptions(likelihood=False)).rows[0]
+    expected = evaluate(
+        task, denoiser, learned, {"48–12": Decoding(block=12)}, EvaluationOptions(likelihood=False)
+    ).rows[0]
     mine = found.evaluations[3].row("learned")
     assert (mine.decoding, mine.solved, mine.denoiser_calls) == ("48–12", expected.solved, expected.denoiser_calls)
     assert mine.cell == expected.cell and mine.n == 3
@@ -131,7 +133,7 @@ def test_a_budget_bounds_the_calls(runs: Path, tmp_path: Path) -> None:
     calls = [float(cell(row[2])) for row in frontier.rows]
     assert calls == sorted(calls) and len(calls) == 9
     stored = json.loads((tmp_path / "runs" / "sas-arithmetic-parallel" / "config.json").read_text())
-    assert stored["training"]["budget"] == 10
+    assert stored["training"]["decoding"]["steps"] == 10
     assert (tmp_path / "parallel.svg").stat().st_size > 1000
 
 

@@ -40,9 +40,9 @@ from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
-from unmask.training.denoiser.second_stage import SecondStage, alternate, finetune
+from unmask.training.denoiser.second_stage import SecondStage, run_rounds, run_second_stage
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.run import PolicyRun, run_policy_training
 from unmask_studies.study import Findings, GridStudy, Key, Results, conclude, run_study
 from unmask_studies.tables import Table
 
@@ -58,7 +58,7 @@ SHAPE = TransformerConfig(
     vocab_size=5, width=12, n_layers=1, n_heads=3, ffn=16, mask_id=0, max_length=16, positions="learned", grid=4
 )
 PRETRAIN = Pretrain(SHAPE, DATA, MaskedTraining(samples=160, batch=8, ema=0.9, log_every=3, save_every=1))
-LEARN = Learn(
+LEARN = PolicyRun(
     "sudoku-4x4",
     PolicyConfig(width=4, n_layers=1),
     data=DATA,
@@ -79,7 +79,7 @@ ROUND_LEARN = replace(LEARN, training=replace(LEARN.training, steps=3))
 
 
 def _rounds(folder: Path) -> Iterable[Any]:
-    return alternate(ROUND_TUNE, ROUND_LEARN, 2, folder, resume=True)
+    return run_rounds(ROUND_TUNE, ROUND_LEARN, 2, folder, resume=True)
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,13 @@ class SmallStudy(GridStudy):
     def measure(self, key: Key, folder: Path) -> dict[str, Any]:
         name = str(key[0])
         if name == "training":
-            for _ in learn(ROUND_LEARN, folder / "runs" / "policy", resume=True):
+            for _ in run_policy_training(ROUND_LEARN, folder / "runs" / "policy", resume=True):
                 pass
             return {"returns": [record["return"] for record in Run(folder / "runs" / "policy").metrics()]}
         denoiser = load_denoiser("sudoku-4x4")
-        row = evaluate(SudokuTask(*DATA.boards), denoiser, {name: load_scheduler(name)}, options=EvaluationOptions(limit=8)).rows[0]
+        row = evaluate(
+            SudokuTask(*DATA.boards), denoiser, {name: load_scheduler(name)}, options=EvaluationOptions(limit=8)
+        ).rows[0]
         return {"solved": row.solved, "nll": row.nll, "calls": row.denoiser_calls}
 
     def findings(self, results: Results) -> Findings:
@@ -144,8 +146,8 @@ def _lm_eval(folder: Path) -> Iterable[Any]:
 
 JOBS: dict[str, Callable[[Path], Iterable[Any]]] = {
     "pretrain": lambda folder: pretrain(PRETRAIN, folder, resume=True),
-    "policy": lambda folder: learn(LEARN, folder, resume=True),
-    "finetune": lambda folder: finetune(TUNE, folder, resume=True),
+    "policy": lambda folder: run_policy_training(LEARN, folder, resume=True),
+    "finetune": lambda folder: run_second_stage(TUNE, folder, resume=True),
     "rounds": _rounds,
     "study": _study,
 }

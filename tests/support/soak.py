@@ -23,13 +23,13 @@ import torch
 from unmask.schedulers.policy import PolicyConfig
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.run import PolicyRun, run_policy_training
 
 MEGABYTE = 2**20
 BOUND = 64 * MEGABYTE
 """What a run of ``LONG`` steps may gain."""
 LONG = 10_000
-SMALL = Learn(
+SMALL = PolicyRun(
     "sudoku-4x4",
     PolicyConfig(width=8, n_layers=1),
     data=SudokuData(size=4, puzzles=200, clues="9-11"),
@@ -75,11 +75,11 @@ def growth(sizes: Sequence[int], warm_up: float = 1 / 3, blocks: int = 20) -> Gr
     return Growth(len(kept), slope, slope - 2.1 * error, slope + 2.1 * error)
 
 
-def soak(seconds: float, folder: Path, config: Learn = SMALL) -> list[int]:
+def soak(seconds: float, folder: Path, config: PolicyRun = SMALL) -> list[int]:
     """Train in ``folder`` for so long; the resident size after every step."""
     sizes: list[int] = []
     end = time.monotonic() + seconds
-    for _ in learn(config, folder, stop=lambda: time.monotonic() > end):
+    for _ in run_policy_training(config, folder, stop=lambda: time.monotonic() > end):
         gc.collect()
         sizes.append(resident())
     return sizes

@@ -17,5 +17,5 @@ def stage(tmp_path: Path, family: str, **options: Any) -> SecondStage:
         MADE[family](folder)
     data = TextData(file=examples(tmp_path / f"{family}.jsonl", family), length=6, held_out=0.3)
     training = MaskedTraining(samples=320, batch=8, lr=2e-2, log_every=10, save_every=10)
-    given = {"adapter": "lora", "rank": 4, "order": "confidence", "validate": 6, "asked": "reveal", **options}
+    given = {"adapter": "lora", "rank": 4, "order": "confidence", "validate": 6, "loss_on": "reveal", **options}
     return SecondStage(denoiser=str(folder), data=data, training=training, **given)

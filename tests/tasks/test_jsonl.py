@@ -14,7 +14,7 @@ from support.tokenizers import Ids, words
 from unmask.runs.presets import load_preset
 from unmask.tasks.jsonl import Example, TextData, TextProblems, read_examples
 from unmask.tasks.kinds import shuffle_rows
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 
 M, PAD, END = 29, 27, 27
 
@@ -137,9 +137,9 @@ def test_examples_that_do_not_fit_the_denoiser_are_refused(tmp_path: Path) -> No
 
 
 def test_presets_choose_the_data_by_its_kind(tmp_path: Path) -> None:
-    def read(text: str) -> Learn:
+    def read(text: str) -> PolicyRun:
         (tmp_path / "p.toml").write_text(text)
-        return load_preset(tmp_path / "p.toml", Learn)
+        return load_preset(tmp_path / "p.toml", PolicyRun)
 
     assert isinstance(read('[data]\nkind = "text"\nlength = 7').data, TextData)
     assert read('[data]\nkind = "sudoku"\nsize = 4').data == read("[data]\nsize = 4").data

@@ -33,7 +33,7 @@ from unmask.tasks.vocabulary import END, MASK, NUMERALS, PAD, PIECES, VOCABULARY
 from unmask.training.denoiser.masked_trainer import random_pattern
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.run import PolicyRun, run_policy_training
 
 KINDS: list[type[TextProblemKind]] = [Arithmetic, Ordered, Code, Countdown]
 COUNTDOWN = Path(__file__).resolve().parents[3] / "shared" / "data" / "countdown"
@@ -484,8 +484,8 @@ def test_training_uses_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         steps=1, prompts=2, group=2, reward="terminal", advantage="trajectory", validate=2, validate_every=1
     )
     data = Arithmetic(count=8, length=40)
-    config = Learn(str(tmp_path / "denoiser"), PolicyConfig(kind="mlp", width=8), data=data, training=training)
-    (record,) = learn(config, tmp_path / "run")
+    config = PolicyRun(str(tmp_path / "denoiser"), PolicyConfig(kind="mlp", width=8), data=data, training=training)
+    (record,) = run_policy_training(config, tmp_path / "run")
     assert judged == [4]
     assert record["dead_groups"] == 0.5  # the second group is right throughout: nothing to compare
 
@@ -500,7 +500,9 @@ def test_evaluate_text_problems(kind: type[TextProblemKind]) -> None:
     assert [row.scheduler for row in report.rows] == list(orders)
     assert all(row.exact == 0 and row.nll > 10 for row in report.rows)
     assert sum(stratum.n for stratum in report.rows[0].strata.values()) == 3
-    truth = evaluate(task, Truthful(task), orders, {"any": Decoding(), "blocks": Decoding(block=8)}, EvaluationOptions(batch=2))
+    truth = evaluate(
+        task, Truthful(task), orders, {"any": Decoding(), "blocks": Decoding(block=8)}, EvaluationOptions(batch=2)
+    )
     assert len(truth.rows) == 4
     assert all(row.exact == 1 and row.cell == 1 for row in truth.rows)
 

@@ -1,4 +1,4 @@
-"""Learning an order on text, for both kinds of backbone: it trains, resumes to the bit, keeps little, and says what it needs."""
+"""Policies for text, for both kinds of backbone: training, resume bit for bit, memory, the preflight check."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.tasks.jsonl import TextData
 from unmask.training.cost.preflight import preflight
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.methods import choose_method
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.run import Learn, fitted, learn
+from unmask.training.policy.run import PolicyRun, build_policy, run_policy_training
 
 FEATURES = ("confidence", "entropy", "position", "left", "right")
 TRAINING = PolicyTraining(
@@ -29,19 +30,19 @@ TRAINING = PolicyTraining(
 )
 
 
-def setup(tmp_path: Path, family: str, kind: str = "mlp", **training: Any) -> Learn:
+def setup(tmp_path: Path, family: str, kind: str = "mlp", **training: Any) -> PolicyRun:
     folder = tmp_path / family
     if not folder.exists():
         MADE[family](folder)
     data = TextData(file=examples(tmp_path / f"{family}.jsonl", family), length=6, held_out=0.3)
     policy = PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2, features=FEATURES, tokens=False)
-    return Learn(denoiser=str(folder), policy=policy, data=data, training=replace(TRAINING, **training))
+    return PolicyRun(denoiser=str(folder), policy=policy, data=data, training=replace(TRAINING, **training))
 
 
-def parts(config: Learn) -> tuple[Denoiser, OrderPolicy, Any]:
+def parts(config: PolicyRun) -> tuple[Denoiser, OrderPolicy, Any]:
     denoiser = load_denoiser(config.denoiser)
     torch.manual_seed(0)
-    policy = OrderPolicy(fitted(config.policy, denoiser, config.denoiser))
+    policy = build_policy(config.policy, denoiser, config.denoiser)
     assert isinstance(config.data, TextData)
     return denoiser, policy, config.data.problems(denoiser, config.denoiser)
 
@@ -54,14 +55,14 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("family", MADE)
 @pytest.mark.parametrize("kind", ["mlp", "transformer", "hidden"])
-def test_a_run_resumes_to_the_bit(tmp_path: Path, family: str, kind: str) -> None:
+def test_resume_of_a_text_run_is_bit_for_bit(tmp_path: Path, family: str, kind: str) -> None:
     config = setup(tmp_path, family, kind)
-    records = list(learn(config, tmp_path / "whole"))
+    records = list(run_policy_training(config, tmp_path / "whole"))
     assert len(records) == 2
     assert all(record["nll"] > 0 for record in records)
-    stopped = learn(config, tmp_path / "parts", stop=lambda: True)
+    stopped = run_policy_training(config, tmp_path / "parts", stop=lambda: True)
     assert len(list(stopped)) == 1
-    list(learn(config, tmp_path / "parts", resume=True))
+    list(run_policy_training(config, tmp_path / "parts", resume=True))
     whole, again = (weights(tmp_path / name) for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], again[name]) for name in whole)
     start = parts(config)[1].state_dict()
@@ -72,23 +73,23 @@ def test_a_run_resumes_to_the_bit(tmp_path: Path, family: str, kind: str) -> Non
     assert stored["data"]["kind"] == "text"
 
 
-def test_the_artefact_says_what_it_fits_and_refuses_the_rest(tmp_path: Path) -> None:
+def test_policy_refuses_a_denoiser_it_was_not_trained_for(tmp_path: Path) -> None:
     config = setup(tmp_path, "llada", steps=1)
-    list(learn(config, tmp_path / "run"))
+    list(run_policy_training(config, tmp_path / "run"))
     stored = json.loads((tmp_path / "run" / "policy" / "config.json").read_text())
     assert (stored["vocab_size"], stored["mask_id"], stored["denoiser"]) == (32, 29, str(tmp_path / "llada"))
     bert = load_denoiser(MADE["bert"](tmp_path / "bert"))
     with pytest.raises(ValueError, match="mask id 29, the denoiser's is 4"):
         load_scheduler(str(tmp_path / "run"), bert)
     with pytest.raises(ValueError, match=r"policy.kind must be mlp, transformer or hidden"):
-        fitted(PolicyConfig(kind="grid"), bert, "bert")
+        build_policy(PolicyConfig(kind="grid"), bert, "bert")
 
 
-def test_nothing_of_the_vocabularys_size_is_kept(tmp_path: Path) -> None:
+def test_rollouts_keep_nothing_of_vocabulary_size(tmp_path: Path) -> None:
     config = setup(tmp_path, "llada")
     denoiser, policy, source = parts(config)
     canvas = source(0, 3)
-    rollout = collect(denoiser, policy, canvas, config.training, torch.arange(6))
+    rollout = collect(denoiser, choose_method(config.training, policy), canvas, torch.arange(6))
     kept = [*rollout.seen.values(), *(v for v in vars(rollout).values() if isinstance(v, torch.Tensor))]
     states, length = len(rollout.seen["hidden"]), canvas.tokens.shape[1]
     assert states == 2 * int(canvas.answer(denoiser.mask_id).sum())
@@ -98,7 +99,7 @@ def test_nothing_of_the_vocabularys_size_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 4])
-def test_fewer_canvases_at_once_change_nothing_but_memory(tmp_path: Path, at_once: int) -> None:
+def test_at_once_bounds_memory_and_keeps_the_result(tmp_path: Path, at_once: int) -> None:
     config = setup(tmp_path, "llada")
     denoiser, policy, source = parts(config)
     sizes: list[int] = []
@@ -108,9 +109,11 @@ def test_fewer_canvases_at_once_change_nothing_but_memory(tmp_path: Path, at_onc
         sizes.append(len(tokens))
         return inner(tokens, attention)
 
-    whole = collect(denoiser, policy, source(0, 3), config.training, torch.arange(6))
+    whole = collect(denoiser, choose_method(config.training, policy), source(0, 3), torch.arange(6))
     denoiser.hidden = hidden  # pyright: ignore[reportAttributeAccessIssue]
-    some = collect(denoiser, policy, source(0, 3), replace(config.training, at_once=at_once), torch.arange(6))
+    some = collect(
+        denoiser, choose_method(replace(config.training, at_once=at_once), policy), source(0, 3), torch.arange(6)
+    )
     assert max(sizes) <= max(at_once, config.training.group)
     assert len(some) == len(whole)
     # The states of a part stand next to each other: compare what the decisions say, in any order.
@@ -122,7 +125,7 @@ def test_fewer_canvases_at_once_change_nothing_but_memory(tmp_path: Path, at_onc
     assert some.summary["return"] == pytest.approx(whole.summary["return"], rel=1e-5)
 
 
-def test_prices_in_parts_are_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pricing_in_parts_equals_pricing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(23, 50, generator=torch.Generator().manual_seed(0)) * 4
     whole = pricing.price(logits, (3,))
     monkeypatch.setattr(pricing, "AT_ONCE", 50 * 4 + 7)
@@ -132,49 +135,35 @@ def test_prices_in_parts_are_prices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("family", MADE)
-def test_preflight_counts_what_a_step_takes(tmp_path: Path, family: str) -> None:
+def test_preflight_bounds_forwards_and_memory_of_a_step(tmp_path: Path, family: str) -> None:
     config = setup(tmp_path, family)
     denoiser, policy, source = parts(config)
     canvas = source(0, 3)
     needs = preflight(denoiser, policy, canvas, config.training)
     before = denoiser.forwarded
-    rollout = collect(denoiser, policy, canvas, config.training, torch.arange(6))
+    rollout = collect(denoiser, choose_method(config.training, policy), canvas, torch.arange(6))
     assert denoiser.forwarded - before <= needs.forwards
     kept = sum(tensor.nbytes for tensor in rollout.seen.values())
-    assert kept < needs.rollout
-    assert needs.weights == sum(p.nbytes for p in denoiser.parameters())  # pyright: ignore[reportAttributeAccessIssue]
+    assert kept < needs.memory["states"]
+    assert needs.memory["weights"] == sum(p.nbytes for p in denoiser.parameters())  # pyright: ignore[reportAttributeAccessIssue]
     assert len(needs.lines) == 2
     needs.require()
     with pytest.raises(ValueError, match=r"does not fit into memory .* lower at_once, prompts or group"):
-        replace(needs, available=needs.rollout).require()
+        replace(needs, available=int(needs.memory["states"])).require()
 
 
 def test_a_run_that_does_not_fit_is_refused_before_its_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unmask.training.cost.preflight._available", lambda device: 1000)
-    told: list[Any] = []
+    needs: list[Any] = []
     with pytest.raises(ValueError, match="does not fit into memory"):
-        list(learn(setup(tmp_path, "llada"), tmp_path / "run", needs=told.append))
-    assert len(told) == 1
+        list(run_policy_training(setup(tmp_path, "llada"), tmp_path / "run", needs=needs.append))
+    assert len(needs) == 1
     assert Run(tmp_path / "run").metrics() == []
 
 
-def test_runs_of_earlier_versions_resume(tmp_path: Path) -> None:
-    config = setup(tmp_path, "llada", select="accuracy")
-    list(learn(config, tmp_path / "run", stop=lambda: True))
-    file = tmp_path / "run" / "config.json"
-    stored = json.loads(file.read_text())
-    del stored["dtype"], stored["training"]["select"], stored["training"]["at_once"]
-    file.write_text(json.dumps(stored))
-    assert [record["step"] for record in learn(config, tmp_path / "run", resume=True)] == [2]
-    del stored["training"]["lr"]
-    file.write_text(json.dumps(stored))
-    with pytest.raises(ValueError, match=r"another configuration: training.lr"):
-        list(learn(config, tmp_path / "run", resume=True))
-
-
-def test_distances_to_what_is_known() -> None:
+def test_distance_features_to_the_nearest_known_token() -> None:
     from support.denoisers import CountingTable, view_of
     from unmask.schedulers.policy import _distances
 

@@ -19,11 +19,10 @@ from unmask.report.terminal import tables as terminal
 from unmask.report.traces import record as trace
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
-from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.denoiser.second_stage import SecondStage
-from unmask.training.policy.run import Learn
+from unmask.training.policy.run import PolicyRun
 
 CASES = 6
 """Puzzles in the page's viewer: won, lost and failed by both in turn."""
@@ -45,7 +44,7 @@ class Demo:
         show_pretraining(load_preset("sudoku-9x9-imperfect", Pretrain, "pretrain"), base, resume=True)
 
         console.print("2. A policy learns the order in which that model, now frozen, fills a board best.")
-        show_learning(replace(load_preset("demo", Learn, "train"), denoiser=str(base)), order, resume=True)
+        show_learning(replace(load_preset("demo", PolicyRun, "train"), denoiser=str(base)), order, resume=True)
 
         console.print(
             "3. The same model fills held-out puzzles: with the usual heuristics, and with the learned policy."

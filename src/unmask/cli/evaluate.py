@@ -74,9 +74,7 @@ class Evaluate:
         about = trace.About(self.task, self.denoiser, found.label_token, found.grid)
         names = self.schedulers or find_kind(self.task).schedulers
         schedulers = load_schedulers(names, lambda name: load_scheduler(name, model, self.denoiser))
-        options = EvaluationOptions(
-            self.denoiser, self.baseline, batch=self.batch, seed=self.seed, likelihood=self.nll
-        )
+        options = EvaluationOptions(self.denoiser, self.baseline, batch=self.batch, seed=self.seed, likelihood=self.nll)
         report = show_evaluation(problems, model, schedulers, self.decodings, options)
         if not FIRST:
             return  # of several processes one writes
@@ -129,6 +127,4 @@ def show_evaluation(
         def advance(scheduler: str, count: int) -> None:
             progress.update(bar, advance=count, description=scheduler)
 
-        return evaluate(
-            problems, model, schedulers, decodings, options, progress=advance, processes=current_group()
-        )
+        return evaluate(problems, model, schedulers, decodings, options, progress=advance, processes=current_group())

@@ -11,8 +11,8 @@ from unmask.cli.pretrain import shorten
 from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
 from unmask.cli.train import read_from
 from unmask.runs.presets import load_preset
-from unmask.training.denoiser.second_stage import SecondStage, alternate, finetune
-from unmask.training.policy.run import Learn
+from unmask.training.denoiser.second_stage import SecondStage, run_rounds, run_second_stage
+from unmask.training.policy.run import PolicyRun
 
 PRESET = "stage2-sudoku-9x9-imperfect"
 
@@ -58,10 +58,10 @@ class Finetune:
             show_tuning(config, self.out, self.resume)
             console.print(f"the denoiser is in {self.out / 'denoiser'}")
             return
-        learning = load_preset(self.order_preset, Learn, "train")
+        learning = load_preset(self.order_preset, PolicyRun, "train")
         with progress_bar("{task.description}", "steps") as progress:
             bar = progress.add_task("rounds", total=None)
-            for number, what, record in alternate(config, learning, self.rounds, self.out, self.resume):
+            for number, what, record in run_rounds(config, learning, self.rounds, self.out, self.resume):
                 progress.update(bar, completed=record["step"], description=f"round {number}, {what}")
                 if "on_path" in record:
                     console.print(f"round {number}, denoiser at step {record['step']}: {_describe(record)}")
@@ -77,7 +77,7 @@ def show_tuning(config: SecondStage, out: Path, resume: bool) -> None:
     with progress_bar("{task.description}", "canvases") as progress:
         drawing = progress.add_task("decoding orders", total=config.data.problem_count)
         bar = progress.add_task("tuning", total=config.training.steps * config.training.batch)
-        for record in finetune(config, out, resume, lambda count: progress.update(drawing, advance=count)):
+        for record in run_second_stage(config, out, resume, lambda count: progress.update(drawing, advance=count)):
             if "on_path" in record:
                 console.print(f"{'before' if record['step'] == 0 else 'after'}: {_describe(record)}")
             else:

@@ -8,15 +8,20 @@ from pathlib import Path
 from rich.table import Table
 
 from unmask.cli.shell import console, quote_command, require_writable, write_json
+from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
 from unmask.runs.jsonable import to_jsonable
 from unmask.runs.names import did_you_mean
 from unmask.runs.presets import load_preset
-from unmask.training.cost import plan as planning
-from unmask.training.cost.plan import DEVICES, Work
+from unmask.training.cost.flops import TEXT_POLICY, shape_of
+from unmask.training.cost.plan import DEVICES, implied_utilisation, measure_rate, peak_rate, plan
 from unmask.training.cost.plan import Plan as Cost
-from unmask.training.cost.shapes import TEXT_POLICY, shape_of
-from unmask.training.policy.run import Learn
+from unmask.training.cost.preflight import Work
+from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.run import PolicyRun, build_policy, sample_problems
+
+SAMPLE = 256
+"""Problems sampled to estimate the number of hidden positions."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Plan:
             console.print(f"note: {note}")
         content = {"command": quote_command(), "work": to_jsonable(work), **to_jsonable(found)}
         if self.observed is not None:
-            implied = planning.utilisation(found, self.observed, DEVICES[self.device], self.devices)
+            implied = implied_utilisation(found, self.observed, DEVICES[self.device], self.devices)
             content["implied_utilisation"] = implied
             console.print(
                 f"a step of {self.observed:g} s on {self.devices} × {self.device} means {implied:.1%} of their peak; "
@@ -84,31 +89,37 @@ class Plan:
 
     def _plan(self) -> tuple[Cost, Work]:
         hidden = self.length if self.answer is None else self.answer
-        forwards = 2 if self.recompute else 1
-        steps = self.steps or 200
-        work = Work(self.length, (hidden,), steps, self.prompts, self.group, budget=self.budget, forwards=forwards)
-        rate = planning.peak_rate(DEVICES[self.device], self.utilisation)
-        return planning.plan(shape_of(self.model), TEXT_POLICY, work, rate, self.devices, DEVICES[self.device], 2), work
+        decoding = Decoding(steps=self.budget)
+        training = PolicyTraining(steps=self.steps or 200, prompts=self.prompts, group=self.group, decoding=decoding)
+        work = Work(self.length, (hidden,), training, forwards=self._forwards)
+        rate = peak_rate(DEVICES[self.device], self.utilisation)
+        return plan(shape_of(self.model), TEXT_POLICY, work, rate, self.devices, DEVICES[self.device], 2), work
 
     def _plan_preset(self, preset: str) -> tuple[Cost, Work]:
-        config = load_preset(preset, Learn, "train")
+        config = load_preset(preset, PolicyRun, "train")
         if self.steps is not None:
             config = replace(config, training=replace(config.training, steps=self.steps))
         shape = shape_of(config.denoiser)
-        work = replace(planning.work_of(config, shape), forwards=2 if self.recompute else 1)
+        work = Work.of(sample_problems(config, SAMPLE), shape.mask_id, config.training)
+        work = replace(work, forwards=self._forwards)
         if self.measure:
             denoiser = load_denoiser(config.denoiser)
-            policy, step = planning.policy_of(config, denoiser), planning.sample_of(config, work.prompts)
-            rate, device, width = planning.measure(denoiser, policy, step, config.training, shape), None, 4
+            policy = build_policy(config.policy, denoiser, config.denoiser)
+            step = sample_problems(config, config.training.prompts)
+            rate, device, width = measure_rate(denoiser, policy, step, config.training, shape), None, 4
         else:
-            rate = planning.peak_rate(DEVICES[self.device], self.utilisation)
-            device, width = DEVICES[self.device], 2
-        return planning.plan(shape, config.policy, work, rate, self.devices, device, width), work
+            rate, device, width = peak_rate(DEVICES[self.device], self.utilisation), DEVICES[self.device], 2
+        return plan(shape, config.policy, work, rate, self.devices, device, width), work
+
+    @property
+    def _forwards(self) -> int:
+        return 2 if self.recompute else 1
 
 
 def _table(found: Cost, work: Work, name: str) -> Table:
-    shape = f"{work.steps} steps of {work.prompts} prompts × {work.group} orders, canvases of {work.length}"
-    table = Table(title=f"{name}: {shape}")
+    training = work.training
+    scale = f"{training.steps} steps of {training.prompts} prompts × {training.group} orders"
+    table = Table(title=f"{name}: {scale}, canvases of {work.length}")
     for column in ("", "a training step", "the training", "decoding one problem"):
         table.add_column(column, justify="left" if not column else "right")
     table.add_row("denoiser forwards", _count(found.forwards), _count(found.total_forwards), _count(work.mean_turns))

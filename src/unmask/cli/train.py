@@ -15,15 +15,15 @@ from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.tasks.kinds import find_kind, find_preset, require_kind
 from unmask.training.cost.preflight import Needs
-from unmask.training.policy.run import Learn, learn
-from unmask.training.policy.trainer import kept_step
+from unmask.training.policy.run import PolicyRun, run_policy_training
+from unmask.training.policy.validation import best_step
 
 C = TypeVar("C", bound=Any)
 
 
 @dataclass(frozen=True)
 class Train:
-    """Learn an order for a frozen denoiser. Self-Aware Scheduling, or one of its rivals.
+    """PolicyRun an order for a frozen denoiser. Self-Aware Scheduling, or one of its rivals.
 
     $ unmask train --preset sas-sudoku-9x9-imperfect --out runs/order
     $ unmask evaluate --denoiser sudoku-9x9-imperfect --schedulers confidence,margin,runs/order
@@ -32,7 +32,7 @@ class Train:
 
     out: Path
     """The run's folder: configuration, versions, metrics, checkpoints, and at the end the best policy."""
-    config: Annotated[Learn, Inline]
+    config: Annotated[PolicyRun, Inline]
     """The preset, each of whose fields is an option."""
     task: str | None = None
     """sudoku, text, antibody, arithmetic, ordered, code or countdown. The preset's, or with neither, sudoku."""
@@ -52,7 +52,7 @@ class Train:
         preset, task = find_option(words, "--preset"), find_option(words, "--task")
         if task is not None:
             find_kind(task)
-        config = load_preset(preset or find_preset(task), Learn, "train")
+        config = load_preset(preset or find_preset(task), PolicyRun, "train")
         if task is not None:
             require_kind(config.data, task)
         return with_config(cls, config)
@@ -60,7 +60,7 @@ class Train:
     def run(self) -> None:
         config = read_from(shorten(self.config, self.seed, steps=self.steps), self.data)
         show_learning(config, self.out, self.resume)
-        step = kept_step(Run(self.out).metrics())
+        step = best_step(Run(self.out).metrics())
         after = {None: "", 0: ": as it began, since no step made it better"}.get(step, f": as it was after step {step}")
         console.print(f"the policy is in {self.out / 'policy'}{after}")
 
@@ -70,12 +70,12 @@ def read_from(config: C, file: Path | None) -> C:
     return config if file is None else replace(config, data=config.data.with_file(str(file)))
 
 
-def show_learning(config: Learn, out: Path, resume: bool) -> None:
+def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
     """Train with a live line. Ctrl-C and SIGTERM let the step end and be saved."""
     with _defer_signals() as received, progress_bar, with_config("{task.description}", "steps") as progress:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""
-        for record in learn(config, out, resume, stop=lambda: bool(received), needs=_show_needs):
+        for record in run_policy_training(config, out, resume, stop=lambda: bool(received), needs=_show_needs):
             for start in ("start_", ""):
                 if (nll := record.get(f"{start}nll")) is not None:
                     accuracy = f", {nll:.3f} nats per held-out token"

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.training.cost.flops import head_flops, linear_flops
-from unmask.training.cost.shapes import LLADA_8B, TEXT_POLICY
+from unmask.training.cost.flops import LLADA_8B, TEXT_POLICY, head_flops, linear_flops
 
 
 def llada_like(width: int, layers: int, vocabulary: int | None = None, length: int = 4096) -> TransformerConfig:

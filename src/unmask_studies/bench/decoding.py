@@ -22,8 +22,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Denoiser, View
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.heuristics import confidence
-from unmask.training.cost.flops import head_flops, trunk_flops
-from unmask.training.cost.shapes import LLADA_8B
+from unmask.training.cost.flops import LLADA_8B, head_flops, trunk_flops
 from unmask_studies.bench import loops
 from unmask_studies.bench.backbones import backbone, llada_like, random_tokens
 from unmask_studies.bench.measuring import Finding, ratios, time_rounds

@@ -19,7 +19,7 @@ from unmask.decoding.guidance import DenoiserWrapper
 from unmask.decoding.protocols import Canvas, Focus
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import train_policy
+from unmask.training.policy.trainer import PolicyJob, train_policy
 from unmask_studies.bench.backbones import backbone, llada_like, policy_for
 from unmask_studies.bench.measuring import Finding, ratios, time_rounds
 
@@ -92,7 +92,7 @@ def _step(
 ) -> Callable[[], None]:
     """A function that takes the next step of a training."""
     records = train_policy(
-        watched, policy, _canvases(watched.mask_id, config), replace(training, prompts=config.prompts)
+        PolicyJob(watched, policy, _canvases(watched.mask_id, config), replace(training, prompts=config.prompts))
     )
 
     def step() -> None:

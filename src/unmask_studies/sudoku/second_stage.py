@@ -14,7 +14,7 @@ from unmask.report.gather import report_of
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
-from unmask.training.denoiser.second_stage import SecondStage, finetune
+from unmask.training.denoiser.second_stage import SecondStage, run_second_stage
 from unmask_studies import figures, paper_numbers
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, versus
 from unmask_studies.sets import Sets
@@ -70,7 +70,7 @@ class SecondStageStudy(GridStudy):
         stage, tuned = self.stage, folder / "runs" / f"tuned-{along}"
         if used == TUNE:
             tuned.parent.mkdir(parents=True, exist_ok=True)
-            for _ in finetune(replace(stage, order=along), tuned, resume=True):
+            for _ in run_second_stage(replace(stage, order=along), tuned, resume=True):
                 pass
             ends = [record for record in Run(tuned).metrics() if "on_path" in record]
             return {"before": ends[0], "after": ends[-1]}

@@ -23,7 +23,6 @@ from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask_studies.text.passages import ALPHABET, MASK, Passages
 from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import fitted
@@ -32,6 +31,7 @@ from unmask_studies import figures
 from unmask_studies.reports import BATCH, get_denoiser
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results, require_baseline
 from unmask_studies.tables import LEARNED, Cell, Table, TableRow, gap, label, spread
+from unmask_studies.text.passages import ALPHABET, MASK, Passages
 from unmask_studies.training_runs import is_finished, read_history
 
 STATISTICS = ("confidence", "entropy", "position", "margin", "progress", "left", "right")

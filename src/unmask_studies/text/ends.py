@@ -114,7 +114,9 @@ class Ends(TaskStudy):
         return Findings([Table.of(title, rows, note)], {"ends": figures.intervals(panels, "%")})
 
 
-def decode_with_ends(task: TextProblemTask, denoiser: Any, scheduler: Scheduler, ends: str, seed: int) -> dict[str, Any]:
+def decode_with_ends(
+    task: TextProblemTask, denoiser: Any, scheduler: Scheduler, ends: str, seed: int
+) -> dict[str, Any]:
     """Every problem, decoded with end tokens treated as ``ends`` says: which are solved, and when their end was fixed."""
     start = task.kind.prompt_width
     length = task.canvas([0]).tokens.shape[1] - start

@@ -110,7 +110,9 @@ class Models:
         policy = self.policy(policy_of(task) if name == LEARNED else name)
         return load_scheduler(str(policy) if is_finished(policy) else name, model, denoiser)
 
-    def evaluate(self, task: str, name: str, decoding: Decoding, problems: TextProblemTask | None = None) -> dict[str, Any]:
+    def evaluate(
+        self, task: str, name: str, decoding: Decoding, problems: TextProblemTask | None = None
+    ) -> dict[str, Any]:
         """A scheduler on the task's test problems, or others."""
         problems = problems or self.texts.problems(task)
         scheduler = (name, self.scheduler(task, name))

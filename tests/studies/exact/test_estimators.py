@@ -12,6 +12,8 @@ from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.theory.lattice import Lattice, lattice, scheduler_logv
 from unmask.theory.orders import all_orders, along, expected_return, sample_orders
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.decisions import Rollout
+from unmask.training.policy.methods import choose_method
 from unmask.training.policy.objectives import policy_loss
 from unmask.training.policy.rollout import Rollout, collect
 from unmask_studies.exact.boards import unique_boards
@@ -92,9 +94,11 @@ def test_an_estimate_is_the_gradient_of_the_trainers_loss(advantage: str, group:
     policy = policy_of()
     tokens, target = board()
     config = PolicyTraining(prompts=1, group=group, advantage=advantage, normalise=normalise, reward_floor=FLOOR)
-    rollout = collect(denoiser, policy, Canvas(tokens=tokens[None], target=target[None]), config, torch.arange(group))
+    rollout = collect(
+        denoiser, choose_method(config, policy), Canvas(tokens=tokens[None], target=target[None]), torch.arange(group)
+    )
     rows = torch.arange(len(rollout))
-    loss, _ = policy_loss(policy, rollout, rows, config)
+    loss, _ = policy_loss(choose_method(config, policy), rollout, rows)
     grid = lattice(denoiser, tokens, target)
     canvas = compute_slopes(grid, policy, FLOOR)
     n = len(grid.positions)
@@ -114,8 +118,10 @@ def test_leaving_oneself_out_is_the_trainers_future_weight() -> None:
     policy = policy_of()
     tokens, target = board()
     config = PolicyTraining(prompts=1, group=3, advantage="all_action", future=3 / 2, reward_floor=FLOOR)
-    rollout = collect(denoiser, policy, Canvas(tokens=tokens[None], target=target[None]), config, torch.arange(3))
-    loss, _ = policy_loss(policy, rollout, torch.arange(len(rollout)), config)
+    rollout = collect(
+        denoiser, choose_method(config, policy), Canvas(tokens=tokens[None], target=target[None]), torch.arange(3)
+    )
+    loss, _ = policy_loss(choose_method(config, policy), rollout, torch.arange(len(rollout)))
     grid = lattice(denoiser, tokens, target)
     orders = recorded(rollout, grid.positions, 3)
     estimate = sample_gradients(compute_slopes(grid, policy, FLOOR), Estimator("all_action"), orders[None])[0]

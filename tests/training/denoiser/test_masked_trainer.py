@@ -1,4 +1,4 @@
-"""Masked training: what is hidden, what it costs, and that an interrupted run is the uninterrupted one, bit for bit."""
+"""Masked training: masks, losses, and resume bit for bit."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_loss_is_the_mean_over_hidden_tokens() -> None:
     assert masked_loss(denoiser, canvas, Masks(pattern, pattern, weight))[0].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_padding_costs_nothing() -> None:
+def test_padding_has_no_loss() -> None:
     denoiser, canvas = text_denoiser(), canvases(4)
     pattern, _ = random_pattern(canvas, MASK, seed=1, step=0)
     pad = torch.zeros(4, 3, dtype=torch.long)
@@ -162,7 +162,7 @@ def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9, 0.2])
-def test_the_average_is_its_formula(ema: float) -> None:
+def test_average_of_weights_follows_its_formula(ema: float) -> None:
     """ā ← d·ā + (1 − d)·w with d = min(ema, s/(s + 9)) after the s-th step; the average replaces the weights at the end."""
     denoiser = fresh()
     average = {name: p.double() for name, p in weights(denoiser).items()}
@@ -191,7 +191,7 @@ def test_a_first_step_has_the_size_of_its_learning_rate() -> None:
     )
 
 
-def test_training_learns() -> None:
+def test_loss_falls_on_a_learnable_answer() -> None:
     """Answers that repeat one token are learnt in a few steps."""
     same = Canvas(tokens=torch.full((8, 6), MASK), target=torch.full((8, 6), 5))
     records = list(train_masked(fresh(), lambda step, batch: same, replace(CONFIG, samples=200, batch=8, log_every=5)))
@@ -243,7 +243,7 @@ def test_a_killed_run_resumes_bit_for_bit(
     assert metrics(run) == metrics(whole)
 
 
-def test_a_checkpoint_has_its_own_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_is_logged_before_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run killed right after a checkpoint was saved has logged that step already."""
     run = Run.create(tmp_path, CONFIG)
     save = Run.save

@@ -1,4 +1,4 @@
-"""The second stage's masks: states of the order's own path, an unbiased estimate of its likelihood, the same after a resume."""
+"""Masks of the second stage: states along the order, an unbiased estimate of its likelihood, resume bit for bit."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from unmask.runs.run import Run
 from unmask.schedulers.heuristics import confidence, random
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.masked_trainer import MaskedTraining, masked_loss
-from unmask.training.denoiser.path_masks import PathMasks, walk
-from unmask.training.denoiser.second_stage import SecondStage, alternate, finetune
+from unmask.training.denoiser.path_masks import PathMasks, draw_orders
+from unmask.training.denoiser.second_stage import SecondStage, run_rounds, run_second_stage
 
 DATA = SudokuData(size=4, puzzles=6, clues="5-7")
 
@@ -28,32 +28,34 @@ def setting(**options: object) -> tuple[Transformer, Canvas, PathMasks]:
     denoiser = load_denoiser("sudoku-4x4")
     assert isinstance(denoiser, Transformer)
     canvas = replace(DATA, augment=False)(0, 6)
-    masks = PathMasks(canvas, 0, lambda: walk(denoiser, confidence, canvas), random_share=0.0, **options)  # pyright: ignore
+    masks = PathMasks(canvas, 0, lambda: draw_orders(denoiser, confidence, canvas), random_share=0.0, **options)  # pyright: ignore
     return denoiser, canvas, masks
 
 
-def test_a_walk_is_the_path_of_teacher_forcing() -> None:
+def test_draw_orders_is_teacher_forced_decoding() -> None:
     denoiser, canvas, masks = setting()
     path = unmask(denoiser, confidence, Canvas(canvas.tokens, target=canvas.target), forced=True)
     assert torch.equal(masks.when(0), path.rank)
-    blocks = walk(denoiser, confidence, canvas, decoding=Decoding(steps=3))
+    blocks = draw_orders(denoiser, confidence, canvas, decoding=Decoding(steps=3))
     assert int(blocks.max()) == 2 and torch.equal(blocks >= 0, canvas.tokens == 0)
 
 
-def test_a_walk_does_not_depend_on_how_many_rows_go_together() -> None:
+def test_draw_orders_does_not_depend_on_the_batch() -> None:
     denoiser, canvas, _ = setting()
-    assert torch.equal(walk(denoiser, random, canvas, seed=3), walk(denoiser, random, canvas, seed=3, rows_at_once=4))
-    assert not torch.equal(walk(denoiser, random, canvas, seed=3), walk(denoiser, random, canvas, seed=4))
+    assert torch.equal(
+        draw_orders(denoiser, random, canvas, seed=3), draw_orders(denoiser, random, canvas, seed=3, rows_at_once=4)
+    )
+    assert not torch.equal(draw_orders(denoiser, random, canvas, seed=3), draw_orders(denoiser, random, canvas, seed=4))
 
 
-def test_hidden_cells_are_those_the_order_has_not_reached() -> None:
+def test_masks_hide_what_the_order_has_not_revealed() -> None:
     _, canvas, masks = setting()
     rank = masks.when(0)
     for step in range(20):
-        rows, drawn = masks.drawn(step, 6), masks.masks(masks(step, 6), step)
-        for row, hidden, asked in zip(rows.tolist(), drawn.hidden, drawn.asked, strict=True):
-            moment = int(rank[row][asked].item())
-            assert asked.sum() == 1
+        rows, drawn = masks.choose_rows(step, 6), masks.masks(masks(step, 6), step)
+        for row, hidden, scored in zip(rows.tolist(), drawn.hidden, drawn.scored, strict=True):
+            moment = int(rank[row][scored].item())
+            assert scored.sum() == 1
             assert torch.equal(hidden, rank[row] >= moment)
             assert not (hidden & (canvas.tokens[row] != 0)).any()
 
@@ -73,30 +75,30 @@ def test_the_loss_estimates_the_likelihood_along_the_order() -> None:
     assert error < 0.2 * exact  # so that the line above can fail
 
 
-def test_every_canvas_comes_once_per_epoch() -> None:
+def test_every_canvas_is_shown_once_per_epoch() -> None:
     _, _, masks = setting()
-    drawn = torch.cat([masks.drawn(step, 4) for step in range(3)])
+    drawn = torch.cat([masks.choose_rows(step, 4) for step in range(3)])
     assert sorted(drawn[:6].tolist()) == sorted(drawn[6:].tolist()) == list(range(6))
 
 
-def test_random_rows_are_what_pretraining_would_hide() -> None:
+def test_random_share_masks_as_in_pretraining() -> None:
     _, _, masks = setting()
     masks.random_share = 1.0
     shown = masks(0, 6)
     drawn = masks.masks(shown, 0)
-    assert torch.equal(drawn.hidden, drawn.asked)
+    assert torch.equal(drawn.hidden, drawn.scored)
     assert drawn.hidden.any(1).all() and not (drawn.hidden & (shown.tokens != 0)).any()
 
 
 def test_symmetry_moves_an_order_with_its_board() -> None:
     _, canvas, masks = setting(vary=DATA.vary)
     shown = masks(5, 6)
-    rows = masks.drawn(5, 6)
+    rows = masks.choose_rows(5, 6)
     varied, when = DATA.vary(canvas.rows(rows), masks.when(5)[rows], 5)
     assert torch.equal(shown.tokens, varied.tokens) and not torch.equal(shown.tokens, canvas.tokens[rows])
     assert torch.equal(when >= 0, shown.tokens == 0)
     drawn = masks.masks(shown, 5)
-    assert torch.equal(drawn.hidden, when >= when[drawn.asked][:, None])
+    assert torch.equal(drawn.hidden, when >= when[drawn.scored][:, None])
 
 
 TINY = SecondStage(
@@ -111,9 +113,9 @@ TINY = SecondStage(
 
 @pytest.mark.parametrize("leave_after", [1, 2, 3, 4])
 def test_a_second_stage_resumes_bit_for_bit(tmp_path: Path, leave_after: int) -> None:
-    list(finetune(TINY, tmp_path / "whole"))
-    list(itertools.islice(finetune(TINY, tmp_path / "parts"), leave_after))
-    list(finetune(TINY, tmp_path / "parts", resume=True))
+    list(run_second_stage(TINY, tmp_path / "whole"))
+    list(itertools.islice(run_second_stage(TINY, tmp_path / "parts"), leave_after))
+    list(run_second_stage(TINY, tmp_path / "parts", resume=True))
     whole, parts = (tmp_path / name / "denoiser" / "model.safetensors" for name in ("whole", "parts"))
     assert whole.read_bytes() == parts.read_bytes()
     timeless = [
@@ -124,8 +126,8 @@ def test_a_second_stage_resumes_bit_for_bit(tmp_path: Path, leave_after: int) ->
     assert timeless[0][0]["step"] == 0 and "off_path" in timeless[0][0] and "off_path" in timeless[0][-1]
 
 
-def test_tuning_the_head_leaves_the_trunk(tmp_path: Path) -> None:
-    list(finetune(replace(TINY, trained="head", refresh=0), tmp_path / "head"))
+def test_tuning_the_head_keeps_the_trunk(tmp_path: Path) -> None:
+    list(run_second_stage(replace(TINY, trained="head", refresh=0), tmp_path / "head"))
     before, after = load_denoiser("sudoku-4x4"), load_denoiser(tmp_path / "head")
     changed = {
         name.split(".")[0]
@@ -135,24 +137,26 @@ def test_tuning_the_head_leaves_the_trunk(tmp_path: Path) -> None:
     assert changed == {"head"}
 
 
-def test_rounds_hand_on_what_they_made(tmp_path: Path) -> None:
+def test_rounds_continue_with_the_previous_results(tmp_path: Path) -> None:
     from support.trainings import TRAINING
     from unmask.schedulers.policy import PolicyConfig
-    from unmask.training.policy.run import Learn
+    from unmask.training.policy.run import PolicyRun
 
-    order = Learn(policy=PolicyConfig(width=4, n_layers=1), data=DATA, training=replace(TRAINING, steps=2, validate=4))
-    seen = [(number, what) for number, what, _ in alternate(TINY, order, 2, tmp_path)]
+    order = PolicyRun(
+        policy=PolicyConfig(width=4, n_layers=1), data=DATA, training=replace(TRAINING, steps=2, validate=4)
+    )
+    seen = [(number, what) for number, what, _ in run_rounds(TINY, order, 2, tmp_path)]
     assert list(dict.fromkeys(seen)) == [(1, "denoiser"), (1, "order"), (2, "denoiser"), (2, "order")]
     config = (tmp_path / "round-2" / "denoiser" / "config.json").read_text()
     assert "round-1/denoiser" in config and "round-1/order" in config
     # Complete rounds are not run again.
-    assert list(alternate(TINY, order, 2, tmp_path, resume=True)) == []
+    assert list(run_rounds(TINY, order, 2, tmp_path, resume=True)) == []
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"trained": "tail"}, "head"), ({"asked": "all"}, "reveal"), ({"random_share": 2.0}, "random_share")],
+    [({"trained": "tail"}, "head"), ({"loss_on": "all"}, "reveal"), ({"random_share": 2.0}, "random_share")],
 )
-def test_bad_options_are_refused(change: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **change)  # pyright: ignore

@@ -1,4 +1,4 @@
-"""The second stage on a device and in a type of its own: all that meets there is there, and the result is the CPU's."""
+"""The second stage on another device and in another dtype: all tensors are there, and the result is the CPU's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser import second_stage
 from unmask.training.denoiser.masked_trainer import MaskedTraining
-from unmask.training.denoiser.second_stage import SecondStage, finetune
+from unmask.training.denoiser.second_stage import SecondStage, run_second_stage
 
 TUNE = SecondStage(
     "sudoku-4x4-imperfect",
@@ -33,7 +33,7 @@ TUNE = SecondStage(
 )
 
 
-def test_the_pretended_device_keeps_tensors_apart() -> None:
+def test_pretend_device_does_not_mix_with_the_cpu() -> None:
     with PretendDevice():
         there, here = torch.ones(3, device=NAME), torch.ones(3)
         assert there.device == THERE and (there + there).device == THERE
@@ -46,17 +46,17 @@ def losses(folder: Path) -> list[float]:
     return [record["loss"] for record in Run(folder).metrics() if "loss" in record]
 
 
-def test_weights_orders_and_canvases_follow_the_device(tmp_path: Path) -> None:
+def test_weights_orders_and_canvases_are_on_the_device(tmp_path: Path) -> None:
     """A learned order, orders drawn anew, averages, and a resumption between two records."""
-    list(finetune(TUNE, tmp_path / "cpu"))
+    list(run_second_stage(TUNE, tmp_path / "cpu"))
     there = replace(TUNE, device=NAME)
     with PretendDevice() as device:
         denoiser = load_denoiser(TUNE.denoiser, **device_options(NAME))
         policy: Any = load_scheduler("sas", denoiser, TUNE.denoiser)
         assert {p.device for p in (*denoiser.parameters(), *policy.parameters())} == {THERE}
-        list(itertools.islice(finetune(there, tmp_path / "there"), 2))
+        list(itertools.islice(run_second_stage(there, tmp_path / "there"), 2))
         assert device.seen > 1000
-        list(finetune(there, tmp_path / "there", resume=True))
+        list(run_second_stage(there, tmp_path / "there", resume=True))
     assert losses(tmp_path / "there") == pytest.approx(losses(tmp_path / "cpu"), rel=1e-5)
     assert len(losses(tmp_path / "cpu")) == 2
     ours, theirs = (load_file(tmp_path / name / "denoiser" / "model.safetensors") for name in ("there", "cpu"))
@@ -71,9 +71,9 @@ def test_weights_orders_and_canvases_follow_the_device(tmp_path: Path) -> None:
 def test_an_adapter_in_bfloat16_on_the_device(tmp_path: Path) -> None:
     config = stage(tmp_path, "llada", dtype="bfloat16", validate=2)
     config = replace(config, training=replace(config.training, samples=16, log_every=1, save_every=1))
-    list(finetune(config, tmp_path / "cpu"))
+    list(run_second_stage(config, tmp_path / "cpu"))
     with PretendDevice():
-        records = list(finetune(replace(config, device=NAME), tmp_path / "there"))
+        records = list(run_second_stage(replace(config, device=NAME), tmp_path / "there"))
         tuned = load_denoiser(tmp_path / "there", torch.bfloat16, **device_options(NAME))
         assert {(p.device, p.dtype) for p in tuned.parameters()} == {(THERE, torch.bfloat16)}
     assert losses(tmp_path / "there") == pytest.approx(losses(tmp_path / "cpu"), rel=2e-2)
@@ -82,7 +82,7 @@ def test_an_adapter_in_bfloat16_on_the_device(tmp_path: Path) -> None:
     assert any(tensor.abs().sum() > 0 for name, tensor in saved.items() if ".lora_B." in name)
 
 
-def test_a_type_and_a_device_by_the_command(tmp_path: Path, command: Call) -> None:
+def test_dtype_and_device_options_of_the_command(tmp_path: Path, command: Call) -> None:
     stage(tmp_path, "llada")
     (tmp_path / "tiny.toml").write_text(
         'denoiser = "llada"\norder = "confidence"\nadapter = "lora"\nrank = 2\nvalidate = 2\n'
@@ -109,7 +109,7 @@ def test_a_type_and_a_device_by_the_command(tmp_path: Path, command: Call) -> No
         (["--dtype", "int8"], "dtype must be one of float32, bfloat16, got 'int8'"),
     ],
 )
-def test_what_is_not_there_is_said_in_a_line(
+def test_unavailable_device_is_a_one_line_error(
     tmp_path: Path,
     command: Call,
     words: list[str],
@@ -123,8 +123,8 @@ def test_what_is_not_there_is_said_in_a_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_weights_that_wait_elsewhere_are_not_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offloaded_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = cpu_offload(load_denoiser(TUNE.denoiser), execution_device=torch.device("cpu"))
     monkeypatch.setattr(second_stage, "load_denoiser", lambda *_, **__: waiting)
     with pytest.raises(ValueError, match="does not fit the devices and waits in the CPU's memory"):
-        list(finetune(TUNE, tmp_path / "run"))
+        list(run_second_stage(TUNE, tmp_path / "run"))

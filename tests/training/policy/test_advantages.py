@@ -9,13 +9,16 @@ import torch
 
 from unmask.decoding.sampling import plackett_luce_logp
 from unmask.training.policy import advantages as grpo
-from unmask.training.policy.rewards import timeline, to_go
+from unmask.training.policy.config import CHOICES
+from unmask.training.policy.decisions import Decisions
+from unmask.training.policy.rewards import to_go
 
 
 def test_returns_to_go_are_suffix_sums() -> None:
-    rewards = timeline(
-        torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.tensor([0, 0, 1, 0]), torch.tensor([0, 1, 0, 2]), rows=2
-    )
+    row, k = torch.tensor([0, 0, 1, 0]), torch.tensor([0, 1, 0, 2])
+    every = torch.ones(4, 3, dtype=torch.bool)
+    decisions = Decisions(row, k, state=row, chosen=k, eligible=every, last=every[:, 0])
+    rewards = decisions.timeline(torch.tensor([1.0, 2.0, 4.0, 8.0]), rows=2)
     assert rewards.tolist() == [[1, 2, 8], [4, 0, 0]]
     assert to_go(rewards).tolist() == [[11, 10, 8], [4, 0, 0]]
 
@@ -47,13 +50,13 @@ def test_all_action_leaves_the_immediate_reward_to_the_expectation() -> None:
     assert credit.abs().max() == 0
 
 
-def test_critic_credits_what_a_reveal_told_about_the_others() -> None:
+def test_critic_credits_a_reveal_with_its_gain_on_the_others() -> None:
     """Two orders of three positions. δ_t = r_t + Φ_{t+1} − Φ_t; with decay 1 the sum is the return to go minus Φ_t."""
     rewards = torch.tensor([[-1.0, -2.0, -0.5], [-3.0, -0.5, -0.1]])
     expected = torch.tensor([[-6.0, -4.0, -0.5], [-6.0, -0.8, -0.1]])
-    told = torch.tensor([[1.0, 1.5, 0.0], [2.2, 0.2, 0.0]])
+    gain = torch.tensor([[1.0, 1.5, 0.0], [2.2, 0.2, 0.0]])
     for decay, traced in (
-        (0.0, told),
+        (0.0, gain),
         (0.5, torch.tensor([[1.75, 1.5, 0.0], [2.3, 0.2, 0.0]])),
         (1.0, to_go(rewards) - expected),
     ):
@@ -63,7 +66,7 @@ def test_critic_credits_what_a_reveal_told_about_the_others() -> None:
         assert torch.allclose(paired, traced - traced.mean(0), atol=1e-6)
         scaled, _ = grpo.advantages(rewards, 2, "critic", expected=expected, decay=decay)
         assert scaled.pow(2).mean() == pytest.approx(1, abs=1e-5)
-    with pytest.raises(ValueError, match="what is expected"):
+    with pytest.raises(ValueError, match="needs expected"):
         grpo.advantages(rewards, 2, "critic")
 
 
@@ -77,7 +80,7 @@ def test_clip_bites_on_one_side_only() -> None:
     assert clipped.tolist() == [1, 1, 1, 1]
 
 
-def test_kl_and_entropy_ignore_what_is_not_a_candidate() -> None:
+def test_kl_and_entropy_ignore_non_candidates() -> None:
     scores = torch.tensor([[1.0, 2.0, 3.0, -torch.inf]])
     logv = scores.log_softmax(1)
     assert grpo.categorical_kl(logv, logv).item() == 0
@@ -103,7 +106,7 @@ def _exact(scores: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
     return total
 
 
-@pytest.mark.parametrize("kind", grpo.ADVANTAGES)
+@pytest.mark.parametrize("kind", CHOICES["advantage"])
 def test_estimators_agree_with_the_exact_gradient(kind: str) -> None:
     """Sampled with a large group, every advantage points along ∇E[R]."""
     generator = torch.Generator().manual_seed(3)

@@ -1,4 +1,4 @@
-"""Several processes share a step: the same training as one, but for rounding, and each resumes what the other began."""
+"""Several processes share a step: the same training as one up to rounding, and either resumes the other's run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from support.presets import TINY
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
-from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.run import PolicyRun, run_policy_training
 from unmask_studies.bench import processes
 from unmask_studies.bench.measuring import Finding
 from unmask_studies.bench.processes import launch, require_same
@@ -27,11 +27,11 @@ CONFIG = TINY.replace("prompts = 2", 'prompts = 5\ngroup = 2\nadvantage = "rewar
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("processes")
     (folder / "tiny.toml").write_text(CONFIG)
-    config = load_preset(folder / "tiny.toml", Learn)
-    list(learn(config, folder / "one"))
-    said = launch(2, folder, "train", "--preset", "tiny.toml", "--out", "two")
-    assert said.count("in each of 2 processes") == 1, said  # the second one is silent
-    list(itertools.islice(learn(config, folder / "resumed"), 3))
+    config = load_preset(folder / "tiny.toml", PolicyRun)
+    list(run_policy_training(config, folder / "one"))
+    output = launch(2, folder, "train", "--preset", "tiny.toml", "--out", "two")
+    assert output.count("in each of 2 processes") == 1, output  # only the first one prints
+    list(itertools.islice(run_policy_training(config, folder / "resumed"), 3))
     launch(2, folder, "train", "--preset", "tiny.toml", "--out", "resumed", "--resume")
     return folder
 
@@ -41,7 +41,7 @@ def weights(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("other", ["two", "resumed"])
-def test_two_processes_train_as_one(runs: Path, other: str) -> None:
+def test_two_processes_train_like_one(runs: Path, other: str) -> None:
     one, two = Run(runs / "one").metrics(), Run(runs / other).metrics()
     assert len(one) == len(two) == 4
     for a, b in zip(one, two, strict=True):
@@ -52,7 +52,7 @@ def test_two_processes_train_as_one(runs: Path, other: str) -> None:
     assert torch.allclose(weights(runs / "one"), weights(runs / other), atol=2e-3)
 
 
-def test_the_benchmark_compares_equal_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_of_processes_reports_ratios_of_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates from the second step on, over those of one process in the same turn."""
     seconds = {1: [9.0, 4.0, 4.0], 2: [9.0, 2.0, 3.0]}
 
@@ -69,7 +69,7 @@ def test_the_benchmark_compares_equal_trainings(monkeypatch: pytest.MonkeyPatch)
     assert two.value == pytest.approx(1.6)
 
 
-def test_different_trainings_are_not_compared() -> None:
+def test_benchmark_refuses_different_trainings() -> None:
     log = {"step": 1, "return": -2.0, "seconds": 1.0}
     require_same(log, {"step": 1, "return": -2.0 - 1e-4, "seconds": 7.0}, 2)
     with pytest.raises(
@@ -78,6 +78,6 @@ def test_different_trainings_are_not_compared() -> None:
         require_same(log, {"step": 1, "return": -3.0, "seconds": 1.0}, 2)
 
 
-def test_a_launch_that_fails_says_so(tmp_path: Path) -> None:
+def test_failed_launch_shows_its_output(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"(?s)2 processes ended with exit code \d+.*unknown train preset"):
         launch(2, tmp_path, "train", "--preset", "nonsense", "--out", "run")

@@ -26,9 +26,9 @@ from unmask.schedulers.policy import PolicyConfig
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import Learn, learn
+from unmask.training.policy.run import PolicyRun, run_policy_training
 
-CONFIG = Learn(
+CONFIG = PolicyRun(
     "sudoku-4x4-imperfect",
     PolicyConfig(width=4, n_layers=1),
     data=SudokuData(size=4, puzzles=40, clues="8-10"),
@@ -46,8 +46,8 @@ CONFIG = Learn(
 )
 
 
-def train(config: Learn, folder: Path, resume: bool = False) -> None:
-    for _ in learn(config, folder, resume):
+def train(config: PolicyRun, folder: Path, resume: bool = False) -> None:
+    for _ in run_policy_training(config, folder, resume):
         pass
 
 
@@ -69,21 +69,21 @@ def same_training(one: Path, other: Path) -> None:
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("one") / "run"
-    list(learn(CONFIG, folder))
+    list(run_policy_training(CONFIG, folder))
     return folder
 
 
-def test_four_processes_train_as_one(one: Path, tmp_path: Path) -> None:
+def test_four_processes_train_like_one(one: Path, tmp_path: Path) -> None:
     codes, _ = together(4, lambda rank: train(CONFIG, tmp_path / "run"), tmp_path / "log")
     assert codes == [0] * 4, (tmp_path / "log.0").read_text()
     same_training(one, tmp_path / "run")
 
 
-def test_one_is_killed_and_the_others_end(one: Path, tmp_path: Path) -> None:
-    """In the middle of a step, from one instant to the next; then two processes take up what four began."""
+def test_resume_with_a_different_number_of_processes_after_a_kill(one: Path, tmp_path: Path) -> None:
+    """One of four is killed in the middle of a step, the others end with an error; two processes resume."""
 
     def work(rank: int) -> None:
-        for record in learn(CONFIG, tmp_path / "run"):
+        for record in run_policy_training(CONFIG, tmp_path / "run"):
             if rank == 3 and record["step"] == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 
@@ -92,9 +92,9 @@ def test_one_is_killed_and_the_others_end(one: Path, tmp_path: Path) -> None:
     assert codes[:3] == [2, 2, 2]
     assert seconds < 120
     for rank in range(3):
-        said = (tmp_path / f"log.{rank}").read_text()
-        assert "another process of this run has died or does not answer" in said, said
-        assert "--resume" in said
+        output = (tmp_path / f"log.{rank}").read_text()
+        assert "another process of this run has died or does not answer" in output, output
+        assert "--resume" in output
     checkpoint = Run(tmp_path / "run").load_latest()
     assert checkpoint is not None and checkpoint.step in (2, 3) and not checkpoint.skipped
     codes, _ = together(2, lambda rank: train(CONFIG, tmp_path / "run", resume=True), tmp_path / "log")
@@ -102,7 +102,7 @@ def test_one_is_killed_and_the_others_end(one: Path, tmp_path: Path) -> None:
     same_training(one, tmp_path / "run")
 
 
-def test_more_processes_than_prompts_are_refused_by_all(tmp_path: Path) -> None:
+def test_more_processes_than_prompts_are_refused(tmp_path: Path) -> None:
     few = replace(CONFIG, training=replace(CONFIG.training, prompts=2))
     codes, _ = together(3, lambda rank: train(few, tmp_path / "run"), tmp_path / "log")
     assert codes == [2, 2, 2]
@@ -114,11 +114,13 @@ def evaluated(limit: int) -> Report:
     orders = {name: load_scheduler(name, denoiser, "sudoku-4x4-imperfect") for name in ("random", "confidence", "sas")}
     problems = SudokuTask.generated(limit, 4, "5-7", "test", 0)
     decodings = {"sequential": Decoding(), "3 steps": Decoding(steps=3)}
-    return evaluate(problems, denoiser, orders, decodings, options=EvaluationOptions(batch=4), processes=current_group())
+    return evaluate(
+        problems, denoiser, orders, decodings, options=EvaluationOptions(batch=4), processes=current_group()
+    )
 
 
 @pytest.mark.parametrize("limit", [13, 3])
-def test_an_evaluation_is_shared(limit: int, tmp_path: Path) -> None:
+def test_evaluation_by_four_processes_equals_one(limit: int, tmp_path: Path) -> None:
     """Also where there are fewer problems than processes. Every process has the whole report."""
     alone = evaluated(limit)
     codes, _ = together(4, lambda rank: evaluated(limit).write(tmp_path / f"{rank}.json"), tmp_path / "log")

@@ -1,4 +1,4 @@
-"""Every objective, reward and advantage in the one trainer: decisions priced as they were drawn, gradients that add up."""
+"""Every objective, reward and advantage in one trainer: log-probabilities of decisions, gradients that add up."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from unmask.decoding.paces import bernoulli
 from unmask.decoding.protocols import Canvas, Trajectory
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.policy import OrderPolicy
 from unmask.schedulers.posterior import Posterior
 from unmask.training.policy import advantages as grpo
 from unmask.training.policy import rewards as reward
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.methods import Method, choose_method
 from unmask.training.policy.objectives import Counts, countable, policy_loss
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.trainer import train_policy
+from unmask.training.policy.trainer import PolicyJob, train_policy
 
 RIVALS: dict[str, dict[str, Any]] = {
     "terminal": {"reward": "terminal", "advantage": "trajectory"},
@@ -36,9 +38,9 @@ RIVALS: dict[str, dict[str, Any]] = {
     "adaptive orders": {"future": 0.0, "behaviour": "teacher", "teacher": "random"},
     "where to unmask": {"objective": "ranking"},
     "lo-arm": {"objective": "variational", "advantage": "reward_to_go", "normalise": False},
-    "dcolt": {"budget": 4, "reward": "terminal", "advantage": "trajectory"},
-    "parallel": {"budget": 4},
-    "blocks": {"block": 4, "advantage": "reward_to_go"},
+    "dcolt": {"decoding": Decoding(steps=4), "reward": "terminal", "advantage": "trajectory"},
+    "parallel": {"decoding": Decoding(steps=4)},
+    "blocks": {"decoding": Decoding(block=4), "advantage": "reward_to_go"},
     "warm start": {"teacher": "expert", "warm_start": 1},
     "relative": {"relative": True, "correctness": 0.5},
 }
@@ -48,46 +50,50 @@ def config(**changes: Any) -> PolicyTraining:
     return dataclasses.replace(TRAINING, **{"steps": 2, "correctness": 0.0, **changes})
 
 
+def taught_by(policy: OrderPolicy, training: PolicyTraining, teacher: str) -> Method:
+    return choose_method(training, policy, teacher=load_scheduler(teacher))
+
+
 @pytest.mark.parametrize("name", RIVALS)
 def test_every_rival_trains(name: str) -> None:
     denoiser, policy = small()
     training = config(**RIVALS[name])
     teacher = load_scheduler(training.teacher) if training.teacher else None
     start = {name: p.detach().clone() for name, p in policy.named_parameters()}
-    records = list(train_policy(denoiser, policy, DATA, training, teacher=teacher))  # pyright: ignore
+    records = list(train_policy(PolicyJob(denoiser, policy, DATA, training, teacher=teacher)))
     assert [record["step"] for record in records] == [1, 2]
     if records[0]["dead_groups"] < 1:  # a terminal reward may leave every group without spread
         assert any(not torch.equal(p, start[name]) for name, p in policy.named_parameters())
 
 
-def test_a_teacher_teaches_whatever_the_advantage() -> None:
-    """All orders of a teacher's group are the same one: they have no spread, and all the same something to imitate."""
+def test_imitation_has_a_loss_without_spread_in_the_group() -> None:
+    """All orders of a teacher's group are equal."""
     denoiser, policy = small()
     training = config(advantage="trajectory", teacher="expert", warm_start=2)
-    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12), load_scheduler("expert"))  # pyright: ignore
+    rollout = collect(denoiser, taught_by(policy, training, "expert"), DATA(0, 4), torch.arange(12))
     assert rollout.totals["dead_groups"][0] == 0
     start = {name: p.detach().clone() for name, p in policy.named_parameters()}
-    list(train_policy(denoiser, policy, DATA, training, teacher=load_scheduler("expert")))  # pyright: ignore
+    list(train_policy(PolicyJob(denoiser, policy, DATA, training, teacher=load_scheduler("expert"))))
     assert any(not torch.equal(p, start[name]) for name, p in policy.named_parameters())
 
 
-def test_agreement_is_among_the_candidates() -> None:
-    """With blocks of four cells most of a board is no candidate, and what the policy thinks of it is nobody's business."""
+def test_agreement_counts_candidates_only() -> None:
+    """With blocks of four cells most of a board is no candidate."""
     denoiser, policy = small()  # untrained: its order is confidence's
-    rollout = collect(denoiser, policy, DATA(0, 4), config(block=4), torch.arange(12))  # pyright: ignore
+    rollout = collect(denoiser, choose_method(config(decoding=Decoding(block=4)), policy), DATA(0, 4), torch.arange(12))
     assert rollout.summary["agreement"] == 1.0
-    taught = config(block=4, teacher="expert", warm_start=1)
-    rollout = collect(denoiser, policy, DATA(0, 4), taught, torch.arange(12), load_scheduler("expert"))  # pyright: ignore
+    taught = config(decoding=Decoding(block=4), teacher="expert", warm_start=1)
+    rollout = collect(denoiser, taught_by(policy, taught, "expert"), DATA(0, 4), torch.arange(12))
     assert rollout.summary["agreement"] == 1.0
 
 
 @pytest.mark.parametrize("name", ["terminal", "jazbec", "dcolt", "parallel", "blocks"])
-def test_decisions_are_priced_as_they_were_drawn(name: str) -> None:
+def test_ratio_is_one_before_the_first_update(name: str) -> None:
     """Before the first update the ratio of new to old probabilities is 1 at every decision."""
     denoiser, policy = small()
-    torch.nn.init.normal_(policy.network.readout.weight)  # pyright: ignore
+    torch.nn.init.normal_(policy.network.readout.weight)
     training = config(**RIVALS[name])
-    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12))  # pyright: ignore
+    rollout = collect(denoiser, choose_method(training, policy), DATA(0, 4), torch.arange(12))
     seen = rollout.observed(torch.arange(len(rollout)))
     scores = policy.score(seen)
     if training.objective == "bernoulli":
@@ -98,39 +104,39 @@ def test_decisions_are_priced_as_they_were_drawn(name: str) -> None:
     assert bool(rollout.eligible.gather(1, rollout.chosen[:, None]).all())
 
 
-def test_a_block_is_drawn_by_plackett_luce() -> None:
+def test_decisions_of_a_block_multiply_to_plackett_luce() -> None:
     """The decisions of a state multiply to the probability that the loop gave to its block."""
     from unmask.decoding.loop import unmask
 
     denoiser, policy = small()
     canvas = DATA(0, 4)
-    training = config(budget=3, group=1)
+    training = config(decoding=Decoding(steps=3), group=1)
     seeds = torch.arange(4)
-    path = unmask(
+    trajectory = unmask(
         denoiser,
         policy,
         Canvas(canvas.tokens, target=canvas.target, seeds=seeds),
         Decoding(steps=3, order_temperature=1.0),
         forced=True,
     )
-    rollout = collect(denoiser, policy, canvas, training, seeds)  # pyright: ignore
+    rollout = collect(denoiser, choose_method(training, policy), canvas, seeds)
     # Forced decisions are left out of the rollout; their log-probability is 0.
-    assert rollout.old_logv.sum().item() == pytest.approx(path.order_logp.sum().item(), abs=1e-4)
-    assert rollout.totals["return"][0] == pytest.approx(path.total_logp.sum().item(), abs=1e-3)
+    assert rollout.old_logv.sum().item() == pytest.approx(trajectory.order_logp.sum().item(), abs=1e-4)
+    assert rollout.totals["return"][0] == pytest.approx(trajectory.total_logp.sum().item(), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["parallel", "upo", "where to unmask", "jazbec"])
-def test_a_minibatch_is_the_sum_of_its_parts(name: str) -> None:
+def test_gradients_of_parts_add_up_to_the_minibatch(name: str) -> None:
     denoiser, policy = small()
     training = config(**RIVALS[name])
-    rollout = collect(denoiser, policy, DATA(0, 4), training, torch.arange(12))  # pyright: ignore
+    rollout = collect(denoiser, choose_method(training, policy), DATA(0, 4), torch.arange(12))
     rows = torch.arange(len(rollout))
     counts = Counts.of(countable(rollout))
 
     def gradient(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
         policy.zero_grad()
         for part in parts:
-            policy_loss(policy, rollout, part, training, None, counts, training.objective)[0].backward()
+            policy_loss(choose_method(training, policy), rollout, part, counts=counts)[0].backward()
         return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
 
     whole = gradient((rows,))
@@ -138,37 +144,30 @@ def test_a_minibatch_is_the_sum_of_its_parts(name: str) -> None:
     assert whole.abs().max() > 0 or name == "upo"  # all terminal rewards of a group may be equal
 
 
-def test_micro_batches_change_nothing_but_rounding() -> None:
-    """One minibatch per step: what it reports is the same however it was accumulated."""
+def test_micro_batches_are_equal_up_to_rounding() -> None:
+    """One minibatch per step, accumulated in one part or in several."""
     first, second = (
-        next(iter(train_policy(*small(), DATA, config(micro=micro, mu=1, states=10**6))))  # pyright: ignore
+        next(iter(train_policy(PolicyJob(*small(), DATA, config(micro=micro, mu=1, states=10**6)))))
         for micro in (None, 5)
     )
     for name in ("loss", "gradient", "kl", "clip_fraction"):
         assert first[name] == pytest.approx(second[name], rel=1e-4, abs=1e-7)
 
 
-def test_imitation_follows_its_teacher() -> None:
+def test_imitation_learns_the_teachers_choices() -> None:
     denoiser, policy = small()
     training = config(steps=40, group=1, prompts=16, lr=3e-2, objective="imitation", teacher="left_to_right")
     policy = type(policy)(dataclasses.replace(policy.config, kind="mlp"))
-    list(train_policy(denoiser, policy, DATA, training, teacher=load_scheduler("left_to_right")))  # pyright: ignore
-    rollout = collect(
-        denoiser,  # pyright: ignore
-        policy,
-        DATA(99, 8),
-        dataclasses.replace(training, group=1),
-        torch.arange(8),
-        teacher=load_scheduler("left_to_right"),
-    )
+    list(train_policy(PolicyJob(denoiser, policy, DATA, training, teacher=load_scheduler("left_to_right"))))
+    rollout = collect(denoiser, taught_by(policy, training, "left_to_right"), DATA(99, 8), torch.arange(8))
     seen = rollout.observed(torch.arange(len(rollout)))
     followed = policy.logv(policy.score(seen), seen).argmax(1) == rollout.chosen
     assert followed.float().mean() > 0.9
 
 
-def test_ranking_aims_at_the_margin_of_the_truth() -> None:
+def test_truth_margin_of_the_ranking_target() -> None:
     denoiser, policy = small()
-    rollout = collect(denoiser, policy, DATA(0, 4), config(objective="ranking"), torch.arange(12))  # pyright: ignore
+    rollout = collect(denoiser, choose_method(config(objective="ranking"), policy), DATA(0, 4), torch.arange(12))
     # The truth's margin is p(x*) − max of the others: at most p(x*), and positive only where the truth is likeliest.
     truth = rollout.reward.exp()
     inside = rollout.eligible
@@ -187,9 +186,9 @@ def test_the_posterior_starts_as_the_policy_and_sees_the_truth() -> None:
     assert posterior.scheduler(policy).needs_truth
 
 
-def test_speed_pays_for_fewer_steps() -> None:
+def test_speed_reward_is_larger_for_fewer_steps() -> None:
     fields: dict[str, Any] = {name: torch.zeros(3, 4) for name in ("logp", "order_logp", "score")}
-    path = Trajectory(
+    trajectory = Trajectory(
         tokens=torch.tensor([[1, 2, 3, 4]] * 3),
         order=torch.arange(4).expand(3, 4),
         step=torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 2, 3]]),
@@ -201,45 +200,46 @@ def test_speed_pays_for_fewer_steps() -> None:
         **fields,
     )
     target = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 3]])
-    assert reward.terminal(path, target).tolist() == [1, 1, 0]
-    assert reward.terminal(path, target, share=True).tolist() == [1, 1, 0.75]
-    assert reward.terminal(path, target, exponent=2.0).tolist() == pytest.approx([1, (3 / 4) ** 2, 0])
+    assert reward.terminal(trajectory, target).tolist() == [1, 1, 0]
+    assert reward.terminal(trajectory, target, share=True).tolist() == [1, 1, 0.75]
+    assert reward.terminal(trajectory, target, exponent=2.0).tolist() == pytest.approx([1, (3 / 4) ** 2, 0])
 
 
-def test_a_judge_knows_other_right_answers() -> None:
-    """It is asked about the whole group: about what was decoded, or what would have been said along the truth."""
+def test_terminal_and_hybrid_rewards_use_the_judge() -> None:
+    """The judge gets the whole group: the decoded tokens, or the best token at each decision along the truth."""
     denoiser, policy = small()
     canvas = DATA(0, 4)
-    asked: list[torch.Tensor] = []
+    judged_tokens: list[torch.Tensor] = []
 
     def judge(target: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         assert torch.equal(target, canvas.repeated(3).truth)
-        asked.append(tokens)
+        judged_tokens.append(tokens)
         return torch.arange(len(tokens)) % 3 == 0
 
     for kind in ("terminal", "hybrid"):
         training = config(reward=kind, advantage="reward_to_go", normalise=False, hybrid=100.0)
-        judged = collect(denoiser, policy, canvas, training, torch.arange(12), judge=judge)  # pyright: ignore
+        method = choose_method(training, policy, judge=judge)
+        judged = collect(denoiser, method, canvas, torch.arange(12))
         # One of three is right: it is 2/3 above its group's mean, the others 1/3 below.
         scale = 1.0 if kind == "terminal" else 100.0
         assert {0.7, -0.3} <= {round(float(value) / scale, 1) for value in judged.advantage}
-    free, forced = asked
+    free, forced = judged_tokens
     hidden = canvas.repeated(3).tokens == 0
     assert not (free == 0).any() and torch.equal(free[~hidden], canvas.repeated(3).tokens[~hidden])
     assert torch.equal(forced[~hidden], canvas.repeated(3).truth[~hidden])
 
 
-def test_what_a_position_costs_when_all_others_are_known() -> None:
-    """Against a forward for each gap by hand; positions that are no candidates stay hidden and cost nothing."""
+def test_leave_one_out_logp_against_single_forwards() -> None:
+    """Positions that are no candidates stay hidden and have price 0."""
     denoiser: Any = load_denoiser("sudoku-4x4-imperfect")
     canvas = DATA(0, 3)
     candidates = torch.ones_like(canvas.tokens, dtype=torch.bool)
     candidates[0, int((canvas.tokens[0] == 0).nonzero()[0, 0])] = False
     canvas = dataclasses.replace(canvas, candidates=candidates)
-    found = reward.alone(denoiser, canvas, at_once=5)
-    asked = (canvas.tokens == 0) & candidates
-    assert not found[~asked].any()
-    for row, place in torch.nonzero(asked).tolist():
+    found = reward.leave_one_out_logp(denoiser, canvas, at_once=5)
+    hidden = (canvas.tokens == 0) & candidates
+    assert not found[~hidden].any()
+    for row, place in torch.nonzero(hidden).tolist():
         tokens = torch.where(candidates[row], canvas.truth[row], canvas.tokens[row])
         tokens[place] = 0
         logits = denoiser.logits(denoiser.hidden(tokens[None]))[0, place].float()
@@ -248,27 +248,27 @@ def test_what_a_position_costs_when_all_others_are_known() -> None:
         assert found[row, place].item() == pytest.approx(expected.item(), abs=1e-5)
 
 
-def test_relative_rewards_are_the_same_return_but_for_a_constant() -> None:
+def test_relative_rewards_change_the_return_by_a_constant() -> None:
     denoiser: Any = load_denoiser("sudoku-4x4-imperfect")
     _, policy = small()
     canvas, plain = DATA(0, 4), config(advantage="trajectory", normalise=False)
     seeds = torch.arange(12)
-    one = collect(denoiser, policy, canvas, plain, seeds)
-    other = collect(denoiser, policy, canvas, dataclasses.replace(plain, relative=True), seeds)
+    one = collect(denoiser, choose_method(plain, policy), canvas, seeds)
+    other = collect(denoiser, choose_method(dataclasses.replace(plain, relative=True), policy), canvas, seeds)
     assert torch.allclose(one.advantage, other.advantage, atol=1e-4) and bool(one.advantage.abs().max() > 0.01)
     assert not torch.allclose(one.reward, other.reward, atol=1e-2)
 
 
-def test_coins_fall_as_often_as_their_keys_say() -> None:
+def test_bernoulli_pace_reveals_with_the_probability_of_its_keys() -> None:
     tokens = torch.full((4000, 3), 4)
     view = view_of(Fixed(torch.zeros(3, 5), mask_id=4), tokens)
     keys = torch.tensor([-40.0, 0.0, 1.5]).expand(4000, 3)
-    fell = bernoulli(view, keys, torch.ones(4000, dtype=torch.long))
-    assert fell.any(1).all()
-    # The best one also goes where no coin falls.
+    revealed = bernoulli(view, keys, torch.ones(4000, dtype=torch.long))
+    assert revealed.any(1).all()
+    # If all coins fail, the best one is revealed.
     sure = torch.sigmoid(torch.tensor(1.5)).item()
     expected = [0.0, 0.5, sure + (1 - sure) * 0.5]
-    assert torch.allclose(fell.float().mean(0), torch.tensor(expected), atol=0.04)
+    assert torch.allclose(revealed.float().mean(0), torch.tensor(expected), atol=0.04)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_coins_fall_as_often_as_their_keys_say() -> None:
         ({"behaviour": "teacher", "teacher": "random"}, "future"),
         ({"objective": "variational", "group": 1}, "group"),
         ({"objective": "reinforce"}, "objective must be one of"),
-        ({"budget": 0}, "budget"),
+        ({"decoding": Decoding(pace="factor")}, "only block and steps"),
         ({"relative": True, "reward": "terminal", "advantage": "trajectory"}, "relative rewards are dense"),
         (
             {"objective": "bernoulli", "advantage": "trajectory", "reward": "hybrid", "group": 2},
@@ -291,6 +291,6 @@ def test_coins_fall_as_often_as_their_keys_say() -> None:
         ({"mixed_precision": "int4"}, "mixed_precision"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(change: dict[str, Any], message: str) -> None:
+def test_excluded_combinations_of_options_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(**change)

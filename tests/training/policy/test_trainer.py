@@ -1,4 +1,4 @@
-"""The policy trainer: forwards counted, forced steps left out, resume bit for bit, and a policy that learns."""
+"""The policy trainer: counted forwards, forced steps without a loss, resume bit for bit, and a policy that learns."""
 
 from __future__ import annotations
 
@@ -14,41 +14,43 @@ from unmask.decoding.protocols import Canvas
 from unmask.runs.run import Run
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.methods import choose_method
 from unmask.training.policy.objectives import policy_loss
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.trainer import kept_step, train_policy
+from unmask.training.policy.trainer import PolicyJob, train_policy
+from unmask.training.policy.validation import best_step
 
 
 @pytest.mark.parametrize("advantage", ["trajectory", "reward_to_go", "all_action", "critic"])
 def test_a_step_costs_at_most_one_forward_per_trajectory_step(advantage: str) -> None:
     denoiser, policy = small()
     config = dataclasses.replace(TRAINING, advantage=advantage)
-    before = denoiser.forwarded  # pyright: ignore
+    before = denoiser.forwarded
     canvas = DATA(0, 4)
-    rollout = collect(denoiser, policy, canvas, config, torch.arange(12))  # pyright: ignore
-    forwards = denoiser.forwarded - before  # pyright: ignore
+    rollout = collect(denoiser, choose_method(config, policy), canvas, torch.arange(12))
+    forwards = denoiser.forwarded - before
     steps = int((canvas.tokens == 0).sum()) * config.group
     assert rollout.summary["trajectory_steps"] == steps
     # The group shares its first state, so there are strictly fewer forwards than steps.
     assert forwards <= steps - 4 * (config.group - 1)
-    loss, _ = policy_loss(policy, rollout, torch.arange(len(rollout)), config, None)
+    loss, _ = policy_loss(choose_method(config, policy), rollout, torch.arange(len(rollout)))
     loss.backward()
-    assert denoiser.forwarded - before == forwards  # pyright: ignore
+    assert denoiser.forwarded - before == forwards
 
 
 def test_forced_steps_carry_no_loss() -> None:
     denoiser, policy = small()
     canvas = DATA(0, 4)
-    rollout = collect(denoiser, policy, canvas, TRAINING, torch.arange(12))  # pyright: ignore
+    rollout = collect(denoiser, choose_method(TRAINING, policy), canvas, torch.arange(12))
     assert int(rollout.eligible.sum(1).min()) == 2
     assert len(rollout) == (int((canvas.tokens == 0).sum()) - 4) * TRAINING.group
 
 
 def test_the_denoiser_is_frozen() -> None:
     denoiser, policy = small()
-    before = {name: p.clone() for name, p in denoiser.named_parameters()}  # pyright: ignore
-    list(train_policy(denoiser, policy, DATA, dataclasses.replace(TRAINING, steps=2)))  # pyright: ignore
-    assert all(torch.equal(p, before[name]) for name, p in denoiser.named_parameters())  # pyright: ignore
+    before = {name: p.clone() for name, p in denoiser.named_parameters()}
+    list(train_policy(PolicyJob(denoiser, policy, DATA, dataclasses.replace(TRAINING, steps=2))))
+    assert all(torch.equal(p, before[name]) for name, p in denoiser.named_parameters())
 
 
 @pytest.mark.parametrize(("stop_after", "beta"), [(1, 0.1), (3, 0.0), (4, 0.1)])
@@ -59,7 +61,7 @@ def test_resume_is_bit_for_bit(tmp_path: Path, stop_after: int, beta: float) -> 
     def train(folder: Path, leave_after: int | None) -> dict[str, torch.Tensor]:
         denoiser, policy = small()
         run = Run.create(folder, config, resume=True)
-        records = train_policy(denoiser, policy, DATA, config, held_out, run)  # pyright: ignore
+        records = train_policy(PolicyJob(denoiser, policy, DATA, config, held_out, run))
         list(records if leave_after is None else itertools.islice(records, leave_after))
         return {name: p.detach().clone() for name, p in policy.named_parameters()}
 
@@ -72,31 +74,31 @@ def test_resume_is_bit_for_bit(tmp_path: Path, stop_after: int, beta: float) -> 
 
 
 @pytest.mark.parametrize(("scores", "kept"), [([0.6, 0.5, 0.4], 0), ([0.6, 0.7, 0.7], 2), ([0.6, 0.6, 0.8], 4)])
-def test_the_best_of_start_and_steps_is_kept(
+def test_best_validation_is_kept_including_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float], kept: int
 ) -> None:
-    """What the validation says is given; the weights after each step are real."""
+    """The validation scores are given; the weights after each step are real."""
     config = dataclasses.replace(TRAINING, steps=4, validate_every=2)
     held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
-    said = iter(scores)
-    monkeypatch.setattr("unmask.training.policy.trainer.free_running_accuracy", lambda *_: next(said))
+    validation = iter(scores)
+    monkeypatch.setattr("unmask.training.policy.trainer.free_running_accuracy", lambda *_: next(validation))
     denoiser, policy = small()
     weights = lambda: [p.detach().clone() for p in policy.parameters()]  # noqa: E731
     after, run = [weights()], Run.create(tmp_path / "run", config)
-    for _ in train_policy(denoiser, policy, DATA, config, held_out, run):  # pyright: ignore
+    for _ in train_policy(PolicyJob(denoiser, policy, DATA, config, held_out, run)):
         after.append(weights())
     assert all(torch.equal(p, q) for p, q in zip(policy.parameters(), after[kept], strict=True))
-    assert kept_step(run.metrics()) == kept and run.metrics()[0]["start_accuracy"] == scores[0]
+    assert best_step(run.metrics()) == kept and run.metrics()[0]["start_accuracy"] == scores[0]
     assert not all(torch.equal(p, q) for p, q in zip(after[0], after[4], strict=True))
 
 
 @pytest.mark.parametrize("reward", ["self_aware", "terminal", "share", "hybrid"])
 @pytest.mark.parametrize("kind", ["mlp", "transformer", "hidden", "grid"])
-def test_every_reward_trains_every_kind(reward: str, kind: str) -> None:
+def test_every_reward_trains_every_kind_of_policy(reward: str, kind: str) -> None:
     denoiser, policy = small(kind)
     config = dataclasses.replace(TRAINING, steps=2, reward=reward, advantage="reward_to_go", correctness=0.0)
     start = {name: p.detach().clone() for name, p in policy.named_parameters()}
-    records = list(train_policy(denoiser, policy, DATA, config))  # pyright: ignore
+    records = list(train_policy(PolicyJob(denoiser, policy, DATA, config)))
     assert len(records) == 2
     dense = reward in ("self_aware", "hybrid")
     assert not dense or records[0]["dead_groups"] < 1  # a terminal reward may leave every group without spread
@@ -128,7 +130,7 @@ def test_learning_finds_the_position_that_helps() -> None:
     torch.manual_seed(0)
     policy = OrderPolicy(PolicyConfig(kind="mlp", width=8, length=2, vocab_size=3))
     config = PolicyTraining(steps=40, prompts=8, group=8, advantage="reward_to_go", lr=2e-2, states=64)
-    records = list(train_policy(Dependent(), policy, source, config))  # pyright: ignore
+    records = list(train_policy(PolicyJob(Dependent(), policy, source, config)))
     best = sum(r["return"] for r in records[-5:]) / 5
     start = sum(r["return"] for r in records[:5]) / 5
     assert best > start + 0.2

@@ -9,8 +9,8 @@ from typing import Any
 from unmask.decoding.options import Decoding
 from unmask.evaluation.lm_eval.settings import AnswerOptions
 from unmask.generation.text_canvas import Tokenizer
-from unmask.runs.names import did_you_mean
 from unmask.runs.config import read
+from unmask.runs.names import did_you_mean
 
 GENERATION_OPTIONS = ("until", "max_gen_toks", "max_new_tokens", "do_sample", "temperature", "top_p")
 """Generation options of lm-eval that have a meaning here."""

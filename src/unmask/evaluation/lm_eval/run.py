@@ -79,7 +79,9 @@ def run_lm_eval(
         results |= {"published": config.published, "source": config.source, "model": model.get_model_info()}
         lines = (json.dumps(to_jsonable(_score_line(sample), finite=True)) + "\n" for sample in results.pop("samples"))
         atomic_write(run.folder / "scores.jsonl", "".join(lines).encode())
-        atomic_write(run.folder / "results.json", (json.dumps(to_jsonable(results, finite=True), indent=2) + "\n").encode())
+        atomic_write(
+            run.folder / "results.json", (json.dumps(to_jsonable(results, finite=True), indent=2) + "\n").encode()
+        )
     return results
 
 

@@ -1,59 +1,135 @@
-"""The arithmetic of denoisers and policies in closed form.
+"""Shapes of denoisers; their FLOPs and weights, and those of policies, counted on meta tensors: nothing is allocated or computed.
 
-A multiplication and an addition are two FLOPs; norms, rotations and activations are not counted, as in
-``torch.utils.flop_counter``.
+A multiplication and an addition are two FLOPs; norms, rotations and activations are not counted (``torch.utils.flop_counter``).
 """
 
 from __future__ import annotations
 
-from unmask.denoisers.transformer import TransformerConfig
-from unmask.schedulers.policy import PolicyConfig
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from unmask.assets import MODELS
+from unmask.denoisers.checkpoint import Checkpoint, has_weights, read_json
+from unmask.denoisers.families import Published, recognised
+from unmask.denoisers.folder import FAMILY, read_config
+from unmask.denoisers.loading import added_tokens, shipped
+from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.runs.names import did_you_mean
+from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+
+SHAPES = {
+    # config.json of GSAI-ML/LLaDA-8B-Instruct
+    "llada-8b": TransformerConfig(126_464, 4096, 32, 32, 12_288, 126_336, rope_theta=500_000.0, rope_float32=True),
+    "dream-7b": TransformerConfig(
+        152_064, 3584, 28, 28, 18_944, 151_666, n_kv_heads=4, qkv_bias=True, logit_shift=True
+    ),
+    "smdm-1b": TransformerConfig(32_001, 1792, 20, 14, 7168, 32_000, head_rows=32_000),
+}
+LLADA_8B = SHAPES["llada-8b"]
+TEXT_POLICY = PolicyConfig(kind="transformer", width=128, n_layers=1, n_heads=4, tokens=False)
+"""A policy for a language model: the paper's one-layer encoder over log p̂, entropy and position. The paper gives no widths."""
 
 
-def linear_flops(c: TransformerConfig) -> int:
-    """Of one position through the blocks, attention's products aside."""
-    head_width = c.head_width or c.width // c.n_heads
-    kv = (c.n_kv_heads or c.n_heads) * head_width
-    projections = 2 * c.width * c.n_heads * head_width + 2 * c.width * kv
-    return 2 * c.n_layers * (projections + 3 * c.width * c.ffn)
+def shape_of(name: str) -> TransformerConfig:
+    """A denoiser's shape: one of ``SHAPES``, a shipped name, a run, a folder or its config.json. No weight is read."""
+    if name in SHAPES:
+        return SHAPES[name]
+    path = Path(name)
+    folders = [path.parent] if path.name == "config.json" else [MODELS / name, path / "denoiser", path]
+    folder = next((f for f in folders if (f / "config.json").is_file()), None)
+    if folder is None:
+        known = [*SHAPES, *shipped()]
+        raise ValueError(
+            f"no shape {name!r}: expected a folder with a config.json, or one of {', '.join(known)}{did_you_mean(name, known)}"
+        )
+    stored = read_json(folder / "config.json")
+    if stored.get("family") == FAMILY:
+        return read_config(folder)
+    family = recognised(stored)
+    if family is None:
+        raise ValueError(
+            f"{folder} is none of this library's own transformers: name the nearest of {', '.join(SHAPES)}"
+        )
+    tensors = Checkpoint(folder).shapes if has_weights(folder) else {}
+    try:
+        return family.configure(Published(stored, tensors, added_tokens(folder)))
+    except KeyError as error:
+        raise ValueError(f"{folder}: {error.args[0]} is missing") from None
 
 
-def trunk_flops(c: TransformerConfig, computed: int, attended: int | None = None) -> int:
-    """``hidden`` of one canvas: ``computed`` positions that attend to ``attended`` (None: to each other)."""
-    inner = c.n_heads * (c.head_width or c.width // c.n_heads)
-    return computed * linear_flops(c) + 4 * c.n_layers * computed * (attended or computed) * inner
+def count_flops(call: Callable[[], object]) -> dict[str, int]:
+    """FLOPs of a call by operator. The counter does not know fused attention, but the products it stands for."""
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        call()
+    return {str(operator).split(".")[-1]: flops for operator, flops in counter.get_flop_counts()["Global"].items()}
 
 
-def head_flops(c: TransformerConfig, positions: int) -> int:
-    return 2 * positions * c.width * (c.head_rows or c.vocab_size)
+@cache
+def _one_layer(config: TransformerConfig) -> Transformer:
+    """All layers cost the same."""
+    with torch.device("meta"):
+        return Transformer(replace(config, n_layers=1)).requires_grad_(False)
 
 
-def parameters(c: TransformerConfig) -> int:
-    """Weights of blocks, norms, embedding and head."""
-    weights = linear_flops(c) // 2 + (2 * c.n_layers + 1) * c.width
-    biases = 0
-    if c.qkv_bias:
-        head_width = c.head_width or c.width // c.n_heads
-        biases = c.n_layers * head_width * (c.n_heads + 2 * (c.n_kv_heads or c.n_heads))
-    head = 0 if c.tied_head else (c.head_rows or c.vocab_size) * c.width
-    places = c.max_length * c.width if c.positions == "learned" else 0
-    return weights + biases + c.vocab_size * c.width + head + places
+@cache
+def _layer_flops(config: TransformerConfig, length: int) -> dict[str, int]:
+    tokens = torch.empty(1, length, dtype=torch.long, device="meta")
+    return count_flops(lambda: _one_layer(config).hidden(tokens))
 
 
-def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) -> int:
-    """The policy's scores of one canvas. ``d`` its width, ``F`` what it reads of a position."""
-    d, features = policy.width, len(policy.features) + 1
-    if policy.kind == "mlp":
-        return 2 * length * (features * d + d * d + d)
-    if policy.kind == "transformer":
-        layer = 8 * d * d + 2 * length * d  # q, k, v, out and an FFN of twice the width; attention's two products
-        return 2 * length * (features * d + policy.n_layers * layer + d)
+def trunk_flops(config: TransformerConfig, length: int) -> int:
+    """``hidden`` of one canvas."""
+    return config.n_layers * sum(_layer_flops(config, length).values())
+
+
+def linear_flops(config: TransformerConfig) -> int:
+    """Of one position through the trunk, attention's products aside."""
+    length = config.grid**2 if config.grid else 1  # a denoiser of boards takes whole boards
+    counts = _layer_flops(config, length)  # attention's products are bmm
+    return config.n_layers * (sum(counts.values()) - counts["bmm"]) // length
+
+
+@cache
+def head_flops(config: TransformerConfig, positions: int) -> int:
+    states = torch.empty(positions, config.width, device="meta")
+    return sum(count_flops(lambda: _one_layer(config).logits(states)).values())
+
+
+def parameters(config: TransformerConfig) -> int:
+    """Weights of the whole denoiser."""
+    model = _one_layer(config)
+    count = lambda module: sum(p.numel() for p in module.parameters())  # noqa: E731
+    return count(model) + (config.n_layers - 1) * count(model.blocks[0])
+
+
+def observation(policy: PolicyConfig, width: int, vocabulary: int, length: int) -> dict[str, Tensor]:
+    """What a policy keeps of one state of ``length`` positions, as meta tensors."""
+    of = lambda *size, dtype=torch.float32: torch.empty(1, length, *size, dtype=dtype, device="meta")  # noqa: E731
+    seen = {"eligible": of(dtype=torch.bool), "hidden": of(dtype=torch.bool), "tokens": of(dtype=torch.long)}
+    seen |= {"confidence": of(), **({"entropy": of()} if policy.residual and policy.base == "uncertainty" else {})}
     if policy.kind == "hidden":
-        return 2 * length * (shape.width * d + d)
-    n = shape.grid
-    if n is None:
+        return seen | {"states": of(width)}
+    if policy.kind == "grid":
+        return seen | {"logp": of(vocabulary - 1), "best": of(dtype=torch.long)}
+    return seen | {"features": of(len(policy.features) + 1)}
+
+
+@cache
+def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) -> int:
+    """The policy's scores of one canvas."""
+    if policy.kind == "grid" and shape.grid is None:
         raise ValueError("a grid policy needs a denoiser of grids: choose another kind of policy")
-    cells, units = n * n, 3 * n
-    spread = 2 * units * cells * n * d  # pooling into units and spreading out of them: a product of that size each
-    mixing = 3 * cells * n * d * d + units * n * d * d + cells * d * d
-    return 2 * cells * n * 7 * d + policy.n_layers * (2 * spread + 2 * mixing) + 2 * cells * d
+    vocabulary = shape.head_rows or shape.vocab_size
+    complete = replace(policy, size=shape.grid, length=length, vocab_size=shape.vocab_size, hidden_width=shape.width)
+    with torch.device("meta"):
+        network = OrderPolicy(complete).train()  # in evaluation, a TransformerEncoder is one operator without a count
+    seen = observation(policy, shape.width, vocabulary, length)
+    seen["real"] = torch.ones(1, length, dtype=torch.bool)  # its values are read: no padding
+    return sum(count_flops(lambda: network.score(seen)).values())

@@ -1,14 +1,13 @@
-"""Masked training of a denoiser: on random masks (pre-training), or on masks that somebody else draws (the second stage).
+"""Masked training of a denoiser: on random masks (pre-training), or on given ones (the second stage).
 
 Appendix "Training": ``L(θ) = −E_{x∼π, M∼q} Σ_{i∈M} log p_θ^i(x_i | x^M)``. The pattern ``M`` hides each position of the answer with
-probability ``t``, one ``t ∼ U(0, 1)`` per row; what the task gives (a prompt, a puzzle's clues) is never hidden.
+probability ``t``, one ``t ∼ U(0, 1)`` per row; a prompt or a puzzle's clues are never hidden.
 
 Where we depart from the appendix: the loss is a mean over hidden positions, not a sum, so that its scale does not depend on
 ``t``; ``weight="elbo"`` weighs each row by E[1/t] given how many it hides instead, which makes the loss an upper bound of
 −log p(x), per position of the answer.
 
-Every batch is a function of the seed and the step alone. A run that was killed resumes from its last checkpoint and draws what it
-would have drawn.
+Every batch is a function of the seed and the step: a killed run resumes from its last checkpoint and draws the same ones.
 """
 
 from __future__ import annotations
@@ -34,33 +33,33 @@ from unmask.runs.run import Run
 
 Tunable = Transformer | MaskedLM
 Source = Callable[[int, int], Canvas]
-"""``source(step, batch)`` gives that step's canvases, always the same ones."""
+"""``source(step, batch)`` gives the canvases of a step, a function of the seed and the step."""
 
 
 @dataclass(frozen=True)
 class Masks:
-    """What a step hides of its canvases, and at which of the hidden positions it asks for the truth. ``weight`` is per row.
+    """The positions that a step hides, and those of them that have a loss (``scored``). ``weight`` is per row.
 
-    A weighted loss is divided by the positions of all ``answers``: everything that the canvases hide, unless this says otherwise.
+    A weighted loss is divided by the number of positions of all ``answers``; by default, everything that the canvases hide.
     """
 
     hidden: Bool[Tensor, "B L"]
-    asked: Bool[Tensor, "B L"]
+    scored: Bool[Tensor, "B L"]
     weight: Float[Tensor, "B 1"] | None = None
     answers: int | None = None
 
     def to(self, device: torch.device) -> Masks:
         weight = None if self.weight is None else self.weight.to(device)
-        return Masks(self.hidden.to(device), self.asked.to(device), weight, self.answers)
+        return Masks(self.hidden.to(device), self.scored.to(device), weight, self.answers)
 
 
 Masking = Callable[[Canvas, int], Masks]
-"""``masking(canvas, step)`` draws the masks of a step, always the same ones."""
+"""``masking(canvas, step)`` draws the masks of a step, a function of the seed and the step."""
 
 
 @dataclass(frozen=True)
 class MaskedTraining:
-    """How long and how fast. ``samples`` are canvases seen; ``ema`` is the decay of the averaged weights (0: keep the last)."""
+    """Options of the optimisation. ``samples`` are canvases seen; ``ema`` is the decay of the averaged weights (0: no average)."""
 
     samples: int = 20_000
     batch: int = 64
@@ -125,7 +124,7 @@ def elbo_weight(answer: Bool[Tensor, "B L"], pattern: Bool[Tensor, "B L"]) -> Fl
 
 
 def random_masks(mask_id: int, seed: int, weight: str) -> Masking:
-    """Pre-training's masks: random patterns, every hidden position asked for."""
+    """Pre-training's masks: random patterns, every hidden position scored."""
 
     def draw(canvas: Canvas, step: int) -> Masks:
         pattern, _ = random_pattern(canvas, mask_id, seed, step)
@@ -137,20 +136,20 @@ def random_masks(mask_id: int, seed: int, weight: str) -> Masking:
 def masked_loss(
     denoiser: Tunable, canvas: Canvas, masks: Masks, forbidden: tuple[int, ...] = ()
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Cross-entropy of the tokens asked for, and the share of them that the denoiser guesses.
+    """Cross-entropy of the scored tokens, and the share of them that are the denoiser's best.
 
-    ``forbidden`` tokens have probability 0, as in decoding; pre-training lets the denoiser learn that by itself.
+    ``forbidden`` tokens have probability 0, as in decoding; in pre-training the denoiser learns that by itself.
     """
     if canvas.truth.device != denoiser.device:
         canvas, masks = canvas.to(denoiser.device), masks.to(denoiser.device)
     tokens = canvas.truth.masked_fill(masks.hidden, denoiser.mask_id)
-    logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[masks.asked])
+    logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[masks.scored])
     if forbidden:
         logits = logits.index_fill(1, torch.tensor(forbidden, device=logits.device), -torch.inf)
-    target = canvas.truth[masks.asked]
+    target = canvas.truth[masks.scored]
     loss = F.cross_entropy(logits, target, reduction="none")
     if masks.weight is not None:
-        per_row = masks.weight.expand_as(masks.asked)[masks.asked]
+        per_row = masks.weight.expand_as(masks.scored)[masks.scored]
         total = (loss * per_row).sum() / (masks.answers or (canvas.tokens == denoiser.mask_id).sum())
     else:
         total = loss.mean()
@@ -167,88 +166,101 @@ def train_masked(
 ) -> Iterator[dict[str, Any]]:
     """Train in place the weights that require gradients, yielding a record every ``log_every`` steps.
 
-    With a run, log, checkpoint and resume. ``masking`` draws what is hidden; without it, at random. ``forbidden`` tokens are
-    left out of the loss.
+    With a run, log, checkpoint and resume. ``masking`` draws the masks; by default, at random. ``forbidden`` tokens have
+    probability 0 in the loss.
     """
     masking = masking or random_masks(denoiser.mask_id, config.seed, config.weight)
-    trained = {name: p for name, p in denoiser.named_parameters() if p.requires_grad}
-    optimizer = torch.optim.AdamW(trained.values(), lr=config.lr, betas=(0.9, 0.99), weight_decay=config.weight_decay)
-    average = {name: p.detach().clone() for name, p in trained.items()} if config.ema else {}
-    start, (losses, hits) = _restore(denoiser, optimizer, average, run) if run else (0, ([], []))
-    began = time.perf_counter()
+    trainer = _Trainer(denoiser, config, run)
+    start, began = trainer.restore(), time.perf_counter()
     with ThreadPoolExecutor(1) as ahead:
         upcoming = ahead.submit(source, start, config.batch)
         for step in range(start, config.steps):
-            canvas = upcoming.result()
-            if step + 1 < config.steps:
-                upcoming = ahead.submit(source, step + 1, config.batch)
-            loss, hit = masked_loss(denoiser, canvas, masking(canvas, step), forbidden)
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(trained.values(), config.clip)
-            for group in optimizer.param_groups:
-                group["lr"] = config.lr_at(step)
-            optimizer.step()
-            with torch.no_grad():
-                for name, tensor in average.items():
-                    tensor.lerp_(trained[name], 1 - min(config.ema, (step + 1) / (step + 10)))
-            losses.append(loss.detach().float())
-            hits.append(hit)
-            done = step + 1
+            canvas, done = upcoming.result(), step + 1
+            if done < config.steps:
+                upcoming = ahead.submit(source, done, config.batch)
+            trainer.take_step(step, *masked_loss(denoiser, canvas, masking(canvas, step), forbidden))
             record = None
             if done % config.log_every == 0 or done == config.steps:
-                record = {
-                    "step": done,
-                    "samples": done * config.batch,
-                    "loss": torch.stack(losses).mean().item(),
-                    "token_accuracy": torch.stack(hits).mean().item(),
-                    "lr": config.lr_at(step),
-                    "samples_per_second": (done - start) * config.batch / (time.perf_counter() - began),
-                }
-                losses, hits = [], []
-                if run:
-                    run.log(record)
-            # After its own record, which a run killed in between would lose; what awaits the next record is saved with it.
-            if run and (done % config.save_every == 0 or done == config.steps):
-                _save(denoiser, optimizer, average, run, done, [losses, hits])
+                rate = (done - start) * config.batch / (time.perf_counter() - began)
+                record = trainer.log(step, rate)
+            # After its own record, which a run killed in between would lose; losses of the next record are saved with it.
+            if done % config.save_every == 0 or done == config.steps:
+                trainer.save(done)
             if record is not None:
                 yield record
-    with torch.no_grad():
-        for name, tensor in average.items():
-            trained[name].copy_(tensor)
+    trainer.use_average()
 
 
-def _save(
-    denoiser: Tunable,
-    optimizer: torch.optim.Optimizer,
-    average: dict[str, Tensor],
-    run: Run,
-    step: int,
-    awaiting: list[list[Tensor]],
-) -> None:
-    tensors, state = dump_optimizer(optimizer)
-    tensors |= {f"model.{name}": p.detach() for name, p in denoiser.named_parameters() if p.requires_grad}
-    tensors |= {f"average.{name}": tensor for name, tensor in average.items()}
-    run.save(step, tensors, {"optimizer": state, "awaiting": [[x.item() for x in values] for values in awaiting]})
+class _Trainer:
+    """The weights that are trained, their optimizer and average, and the losses since the last record."""
 
+    def __init__(self, denoiser: Tunable, config: MaskedTraining, run: Run | None) -> None:
+        self.denoiser, self.config, self.run = denoiser, config, run
+        self.trained = {name: p for name, p in denoiser.named_parameters() if p.requires_grad}
+        self.optimizer = torch.optim.AdamW(
+            self.trained.values(), lr=config.lr, betas=(0.9, 0.99), weight_decay=config.weight_decay
+        )
+        self.average = {name: p.detach().clone() for name, p in self.trained.items()} if config.ema else {}
+        self.losses: list[Tensor] = []
+        self.hits: list[Tensor] = []
 
-def _restore(
-    denoiser: Tunable, optimizer: torch.optim.Optimizer, average: dict[str, Tensor], run: Run
-) -> tuple[int, list[list[Tensor]]]:
-    checkpoint = run.load_latest()
-    if checkpoint is None:
-        run.rewind(0)  # what was measured before the first step stays
-        return 0, [[], []]
-    part = lambda prefix: {  # noqa: E731
-        name.removeprefix(prefix): tensor for name, tensor in checkpoint.tensors.items() if name.startswith(prefix)
-    }
-    stored = part("model.")
-    if lacking := [name for name, p in denoiser.named_parameters() if p.requires_grad and name not in stored]:
-        raise ValueError(f"the checkpoint of {run.folder} lacks {lacking[0]}: it is of another training")
-    denoiser.load_state_dict(stored, strict=False)  # what is not trained is not in it
-    for name, tensor in part("average.").items():
-        average[name].copy_(tensor)
-    load_optimizer(optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
-    run.rewind(checkpoint.step)
-    awaiting = checkpoint.state.get("awaiting", [[], []])
-    return checkpoint.step, [[torch.tensor(x, device=denoiser.device) for x in values] for values in awaiting]
+    def take_step(self, step: int, loss: Float[Tensor, ""], hit: Float[Tensor, ""]) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.trained.values(), self.config.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr_at(step)
+        self.optimizer.step()
+        with torch.no_grad():
+            for name, tensor in self.average.items():
+                tensor.lerp_(self.trained[name], 1 - min(self.config.ema, (step + 1) / (step + 10)))
+        self.losses.append(loss.detach().float())
+        self.hits.append(hit)
+
+    def log(self, step: int, rate: float) -> dict[str, Any]:
+        """The record of the steps since the last one."""
+        record = {
+            "step": step + 1,
+            "samples": (step + 1) * self.config.batch,
+            "loss": torch.stack(self.losses).mean().item(),
+            "token_accuracy": torch.stack(self.hits).mean().item(),
+            "lr": self.config.lr_at(step),
+            "samples_per_second": rate,
+        }
+        self.losses, self.hits = [], []
+        if self.run:
+            self.run.log(record)
+        return record
+
+    @torch.no_grad()
+    def use_average(self) -> None:
+        for name, tensor in self.average.items():
+            self.trained[name].copy_(tensor)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        own = {f"model.{name}": p.detach() for name, p in self.trained.items()}
+        return own | {f"average.{name}": tensor for name, tensor in self.average.items()}
+
+    def save(self, step: int) -> None:
+        if self.run:
+            tensors, state = dump_optimizer(self.optimizer)
+            awaiting = [[x.item() for x in values] for values in (self.losses, self.hits)]
+            self.run.save(step, tensors | self._tensors(), {"optimizer": state, "awaiting": awaiting})
+
+    def restore(self) -> int:
+        """The step to continue from."""
+        if self.run is None:
+            return 0
+        checkpoint = self.run.load_latest()
+        self.run.rewind(0 if checkpoint is None else checkpoint.step)  # step 0: measured before the first
+        if checkpoint is None:
+            return 0
+        for name, tensor in self._tensors().items():
+            if name not in checkpoint.tensors:
+                lacking = name.removeprefix("model.")
+                raise ValueError(f"the checkpoint of {self.run.folder} lacks {lacking}: it is of another training")
+            tensor.copy_(checkpoint.tensors[name])
+        load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+        stored = ([torch.tensor(x, device=self.denoiser.device) for x in xs] for xs in checkpoint.state["awaiting"])
+        self.losses, self.hits = stored
+        return checkpoint.step

@@ -1,8 +1,8 @@
-"""Canvases with the order in which each is to be filled: what the second stage trains on (Eq. second_stage_loss).
+"""Masks along given orders: the training data of the second stage (Eq. second_stage_loss).
 
 ``N`` canvases, ``L`` positions. ``when[r, i]`` is the step at which position ``i`` of canvas ``r`` is revealed, −1 where it is
 given. Which positions are hidden depends on the truth only through tokens that are revealed already, so training along a policy's
-paths still aims at the true conditionals.
+orders still aims at the true conditionals.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from unmask.runs.run import Run
 from unmask.training.denoiser.masked_trainer import Masks, elbo_weight, random_pattern
 
 ORDER, RANDOM, MOMENT = 11, 12, 13
-"""Purposes of the random numbers: the order's own, which rows are masked at random, which moment of its path a row shows."""
-
+"""Purposes of the random numbers: drawing an order, which rows are masked at random, which step of its order a row shows."""
 
 Vary = Callable[[Canvas, Int[Tensor, "B L"], int], tuple[Canvas, Int[Tensor, "B L"]]]
-"""``vary(canvas, when, step)``: canvases and their orders under symmetries of the task, always the same ones for a step."""
+"""``vary(canvas, when, step)``: canvases and their orders under symmetries of the task, a function of the seed and the step."""
 
 
-def walk(
+def draw_orders(
     denoiser: Denoiser,
     scheduler: Scheduler,
     canvas: Canvas,
@@ -43,17 +42,16 @@ def walk(
 ) -> Int[Tensor, "N L"]:
     """Teacher-forced decoding of every canvas: the step at which each position is revealed, −1 where it is given.
 
-    Decoded where the denoiser stands; what comes back is where the canvases are.
+    The result is on the canvases' device; ``progress`` is called with the number of canvases of each batch.
     """
     device = getattr(denoiser, "device", torch.device("cpu"))
     when = torch.full_like(canvas.tokens, -1)
     for start in range(0, len(when), rows_at_once):
         part = canvas.rows(slice(start, start + rows_at_once))
         seeds = seed * 2**32 + ORDER * 2**28 + torch.arange(start, start + len(part.tokens))
-        path = unmask(
-            denoiser, scheduler, part.to(device).seeded(seeds.to(device)), decoding, forced=True, record=False
-        )
-        order, step = path.order.to(when.device), path.step.to(when.device)
+        canvases = part.to(device).seeded(seeds.to(device))
+        trajectory = unmask(denoiser, scheduler, canvases, decoding, forced=True, record=False)
+        order, step = trajectory.order.to(when.device), trajectory.step.to(when.device)
         row, k = torch.nonzero(order >= 0, as_tuple=True)
         when[start + row, order[row, k]] = step[row, k]
         progress(len(part.tokens))
@@ -62,19 +60,19 @@ def walk(
 
 @dataclass
 class PathMasks:
-    """Masks along the orders of a fixed set of canvases. ``__call__`` is the source of canvases, ``masks`` hides.
+    """Masks along the orders of a fixed set of canvases. ``__call__`` is the source of canvases, ``masks`` the masking.
 
-    A row shows its canvas at a random moment of its path. ``asked`` "reveal": only what is revealed next is asked for, which
-    makes the loss an unbiased estimate of −R_θ(x, σ̂) per position (Eq. second_stage_loss); "hidden": everything still hidden.
-    A ``random_share`` of the rows is masked at random instead, as in pre-training, so that the denoiser stays honest off the path.
-    Every ``refresh`` steps the orders are drawn anew with the denoiser as it is then; a run keeps them in its folder. ``vary``
-    shows a canvas and its order under another symmetry each time.
+    A row shows its canvas at a random step of its order. ``loss_on`` "reveal": only the next reveals have a loss, which makes it an
+    unbiased estimate of −R_θ(x, σ̂) per position (Eq. second_stage_loss); "hidden": everything still hidden. A ``random_share``
+    of the rows is masked at random instead, as in pre-training, so that the denoiser stays accurate off the path. Every
+    ``refresh`` steps ``orders`` draws again, with the present denoiser; a run keeps the orders in its folder. ``vary`` shows a
+    canvas and its order under another symmetry each time.
     """
 
     canvas: Canvas
     mask_id: int
     orders: Callable[[], Int[Tensor, "N L"]]
-    asked: str = "reveal"
+    loss_on: str = "reveal"
     random_share: float = 0.25
     refresh: int = 0
     seed: int = 0
@@ -85,11 +83,11 @@ class PathMasks:
         self._turn, self._when = -1, torch.empty(0)
 
     def __call__(self, step: int, batch: int) -> Canvas:
-        canvas = self.canvas.rows(self.drawn(step, batch))
+        canvas = self.canvas.rows(self.choose_rows(step, batch))
         return canvas if self.vary is None else self.vary(canvas, torch.zeros_like(canvas.tokens), step)[0]
 
-    def drawn(self, step: int, batch: int) -> Int[Tensor, "B"]:
-        """Which canvases a step shows: each once per epoch, in an order of its own."""
+    def choose_rows(self, step: int, batch: int) -> Int[Tensor, "B"]:
+        """Which canvases a step shows: each once per epoch, shuffled."""
         count = len(self.canvas.tokens)
         place = step * batch + torch.arange(batch)
         rows = torch.empty_like(place)
@@ -100,40 +98,40 @@ class PathMasks:
         return rows
 
     def masks(self, canvas: Canvas, step: int) -> Masks:
-        rows = self.drawn(step, len(canvas.tokens))
+        rows = self.choose_rows(step, len(canvas.tokens))
         when = self.when(step)[rows]
         if self.vary is not None:
             when = self.vary(self.canvas.rows(rows), when, step)[1]
         answer = canvas.answer(self.mask_id)
-        unseen = (canvas.tokens == self.mask_id) & ~answer  # no candidate: nobody asks for it, and nobody sees it
+        unseen = (canvas.tokens == self.mask_id) & ~answer  # no candidate: hidden without a loss
         row = torch.arange(len(when))[:, None]
         last = when.amax(1, keepdim=True) + 1
         moment = (counter_uniform(self.seed, step, MOMENT, row) * last).long()
         hidden = (when >= moment) & answer
-        if self.asked == "reveal":
-            # One step of the path stands for all of them.
-            asked, weight = hidden & (when == moment), last
+        if self.loss_on == "reveal":
+            # One step of the order stands for all of them.
+            scored, weight = hidden & (when == moment), last
         else:
-            asked, weight = hidden, answer.sum(1, keepdim=True) / hidden.sum(1, keepdim=True).clamp(min=1)
+            scored, weight = hidden, answer.sum(1, keepdim=True) / hidden.sum(1, keepdim=True).clamp(min=1)
         at_random = counter_uniform(self.seed, step, RANDOM, row) < self.random_share
         shown = Canvas(torch.where(unseen, canvas.truth, canvas.tokens), canvas.truth)
         pattern, _ = random_pattern(shown, self.mask_id, self.seed, step)
         return Masks(
             hidden=torch.where(at_random, pattern, hidden) | unseen,
-            asked=torch.where(at_random, pattern, asked),
+            scored=torch.where(at_random, pattern, scored),
             weight=torch.where(at_random, elbo_weight(answer, pattern), weight.float()),
             answers=int(answer.sum()),
         )
 
     def when(self, step: int) -> Int[Tensor, "N L"]:
-        """The orders that count at this step."""
+        """The orders in use at this step."""
         turn = step // self.refresh if self.refresh else 0
         if turn != self._turn:
-            self._turn, self._when = turn, self._stored(turn)
+            self._turn, self._when = turn, self._load_or_draw(turn)
         return self._when
 
-    def _stored(self, turn: int) -> Int[Tensor, "N L"]:
-        """From the run's folder, where a resumed run finds what it had drawn with weights that are gone; else drawn now."""
+    def _load_or_draw(self, turn: int) -> Int[Tensor, "N L"]:
+        """From the run's folder: a resumed run does not have the weights that drew them any more."""
         if self.run is None:
             return self.orders()
         file = self.run.folder / "orders" / f"turn-{turn:04d}.safetensors"

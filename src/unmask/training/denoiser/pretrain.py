@@ -1,14 +1,13 @@
-"""Train a small denoiser from nothing: a run directory from a preset."""
+"""Pre-training of a small denoiser as a run directory, from a preset."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 
 from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
@@ -20,7 +19,7 @@ from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 
 @dataclass(frozen=True)
 class Pretrain:
-    """A denoiser's shape, its data and its training."""
+    """The configuration, the data and the training of a denoiser."""
 
     model: TransformerConfig
     data: GeneratedData = field(default_factory=SudokuData)
@@ -30,7 +29,7 @@ class Pretrain:
         expected = self.data.shape()
         wrong = {key: getattr(self.model, key) for key in expected if getattr(self.model, key) != expected[key]}
         if "grid" in wrong and self.model.grid is None:
-            del wrong["grid"]  # a denoiser of boards may do without
+            del wrong["grid"]  # optional for a denoiser of boards
         if wrong:
             wanted = ", ".join(f"{key} {expected[key]}" for key in wrong)
             got = ", ".join(str(value) for value in wrong.values())

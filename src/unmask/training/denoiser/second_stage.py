@@ -1,7 +1,7 @@
-"""The second stage: fine-tune a denoiser along fixed orders, as a run directory from a preset (Eq. second_stage_loss).
+"""The second stage as a run directory, from a preset: fine-tune a denoiser along fixed orders (Eq. second_stage_loss).
 
-``max_θ E_x[R_θ(x, σ̂)]``: the order σ̂ is a deterministic rollout of a learned policy, the human expert's, or any scheduler's, drawn
-with the denoiser as it was (``refresh`` draws it anew as it changes). What happens off the path is measured beside it.
+``max_θ E_x[R_θ(x, σ̂)]``: the order σ̂ is a deterministic rollout of a learned policy or any other scheduler, drawn with the initial
+denoiser (``refresh`` draws again as it changes). The loss off the path is measured beside it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.kinds import Data
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.masked_trainer import MaskedTraining, Tunable, masked_loss, random_masks, train_masked
-from unmask.training.denoiser.path_masks import PathMasks, walk
-from unmask.training.policy.run import DTYPES, Learn, learn
+from unmask.training.denoiser.path_masks import PathMasks, draw_orders
+from unmask.training.policy.run import DTYPES, PolicyRun, run_policy_training
 
 MASKINGS = 8
 """Random masks per held-out problem, for the loss off the path."""
@@ -36,18 +36,18 @@ MASKINGS = 8
 
 @dataclass(frozen=True)
 class SecondStage:
-    """A denoiser, the order it is tuned along, the problems and the training.
+    """A denoiser, the scheduler it is tuned along, the problems and the training.
 
     ``order`` is a scheduler's name or a policy's folder; ``sas`` is the shipped policy of the denoiser. ``trained``: "all" weights
-    or the "head". ``asked``: "reveal" prices what the order reveals next (the paper's loss), "hidden" everything that is hidden in
-    the same states. ``random_share`` of the canvases are masked at random. ``refresh`` steps after which the orders are drawn
-    anew (0: never). ``validate`` held-out problems, which ones ``validation`` says, are decoded before and after.
+    or the "head". ``loss_on``: "reveal", the positions that the order reveals next (the paper's loss), or "hidden", everything
+    hidden in the same states. ``random_share`` of the canvases are masked at random. After every ``refresh`` steps the orders are
+    drawn again (0: never). ``validate`` held-out problems, selected by ``validation``, are decoded before and after.
 
-    ``adapter="lora"`` leaves the denoiser's own weights alone and trains matrices of that ``rank`` beside its linear layers
-    (``targets``: their last names; all of the trunk's if none is named), scaled by ``alpha``/``rank``. The run keeps the adapter
-    alone, or, ``merged``, a whole denoiser. It is the only way to tune a masked language model of transformers.
+    ``adapter="lora"`` freezes the denoiser's own weights and trains matrices of that ``rank`` beside the linear layers of its
+    trunk, scaled by ``alpha``/``rank``. The run keeps the adapter only or, ``merged``, a whole denoiser. A masked language model
+    of transformers can only be tuned this way.
 
-    ``dtype`` is the denoiser's, ``device`` where it stands: "cuda", "auto" for spread over all GPUs, "" for the CPU.
+    ``dtype`` and ``device`` are the denoiser's: "cuda", "auto" for spread over all GPUs, "" for the CPU.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -56,14 +56,13 @@ class SecondStage:
     validation: str | None = None
     validate: int = 400
     trained: str = "all"
-    asked: str = "reveal"
+    loss_on: str = "reveal"
     random_share: float = 0.25
     refresh: int = 0
     training: MaskedTraining = field(default_factory=MaskedTraining)
     adapter: str = ""
     rank: int = 8
     alpha: float = 16.0
-    targets: tuple[str, ...] = ()
     merged: bool = False
     dtype: str = "float32"
     device: str = ""
@@ -77,13 +76,15 @@ class SecondStage:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.trained not in ("all", "head"):
             raise ValueError(f"trained must be 'all' or 'head', got {self.trained!r}")
-        if self.asked not in ("reveal", "hidden"):
-            raise ValueError(f"asked must be 'reveal' or 'hidden', got {self.asked!r}")
+        if self.adapter and self.trained != "all":
+            raise ValueError(f"an adapter trains itself: leave trained at 'all', got {self.trained!r}")
+        if self.loss_on not in ("reveal", "hidden"):
+            raise ValueError(f"loss_on must be 'reveal' or 'hidden', got {self.loss_on!r}")
         if not 0 <= self.random_share <= 1 or self.refresh < 0 or self.validate < 1:
             raise ValueError("random_share must be in [0, 1], refresh at least 0 and validate at least 1")
 
 
-def finetune(
+def run_second_stage(
     config: SecondStage,
     folder: str | Path,
     resume: bool = False,
@@ -92,7 +93,7 @@ def finetune(
     """Tune in ``folder``, yielding records; at the end the denoiser is in ``folder/denoiser``, in float16; or its adapter.
 
     The first record, at step 0, and the last hold ``accuracy``, ``on_path`` and ``off_path`` on held-out problems. ``progress`` is
-    told how many canvases got their order.
+    called with the number of canvases that got their order.
     """
     denoiser = _tunable(config)
     scheduler = load_scheduler(config.order, denoiser, config.denoiser)
@@ -104,8 +105,8 @@ def finetune(
         paths = PathMasks(
             canvas,
             denoiser.mask_id,
-            lambda: walk(denoiser, scheduler, canvas, config.training.seed, progress=progress),
-            config.asked,
+            lambda: draw_orders(denoiser, scheduler, canvas, config.training.seed, progress=progress),
+            config.loss_on,
             config.random_share,
             config.refresh,
             config.training.seed,
@@ -113,70 +114,68 @@ def finetune(
             source.vary,
         )
         if config.adapter:
-            add_lora(denoiser, config.rank, config.alpha, config.targets, config.training.seed)
+            add_lora(denoiser, config.rank, config.alpha, seed=config.training.seed)
         else:
             for name, parameter in denoiser.named_parameters():
                 parameter.requires_grad_(config.trained == "all" or name.startswith("head."))
         before = next((record for record in run.metrics() if record.get("step") == 0), None)
         if before is None:
             run.rewind(None)
-            before = {"step": 0, **measured(denoiser, scheduler, held_out)}
+            before = {"step": 0, **measure_on_and_off_path(denoiser, scheduler, held_out)}
             run.log(before)
         yield before
         yield from train_masked(denoiser, paths, config.training, run, paths.masks, denoiser.forbidden_ids)
         denoiser.requires_grad_(False)
         _save(denoiser, config, run.folder / "denoiser")
         tuned = load_denoiser(run.folder, parse_dtype(config.dtype), **device_options(config.device))
-        after = {"step": config.training.steps, **measured(tuned, scheduler, held_out)}
+        after = {"step": config.training.steps, **measure_on_and_off_path(tuned, scheduler, held_out)}
         if not _complete(run.folder):
             run.log(after)
         yield after
 
 
-def alternate(
-    second: SecondStage, order: Learn, rounds: int, folder: str | Path, resume: bool = False
+def run_rounds(
+    second: SecondStage, policy: PolicyRun, rounds: int, folder: str | Path, resume: bool = False
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Denoiser and order in turn: tune the denoiser along the order, learn an order for the tuned denoiser, and again.
+    """Alternate: tune the denoiser along the order, train a policy for the tuned denoiser, and again.
 
-    An order that has a ``start`` begins where the order of the round before ended, the first one with ``second.order``.
+    A ``policy`` with a ``start`` begins with the weights of the round before, the first one with those of ``second.order``.
 
     Yields (round, "denoiser" or "order", record). Round r is in ``folder/round-r/denoiser`` and ``folder/round-r/order``, each a
-    run of its own; what is complete is not run again.
+    run of its own; complete runs are not repeated.
     """
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {rounds}")
-    denoiser, policy = second.denoiser, second.order
+    denoiser, order = second.denoiser, second.order
     for number in range(1, rounds + 1):
         place = Path(folder) / f"round-{number}"
         tuned, learned = place / "denoiser", place / "order"
         if not (resume and _complete(tuned)):
-            for record in finetune(replace(second, denoiser=denoiser, order=policy), tuned, resume):
+            for record in run_second_stage(replace(second, denoiser=denoiser, order=order), tuned, resume):
                 yield number, "denoiser", record
         if not (resume and (learned / "policy" / "model.safetensors").exists()):
-            start = policy if order.start else ""
-            for record in learn(replace(order, denoiser=str(tuned), start=start), learned, resume):
+            start = order if policy.start else ""
+            for record in run_policy_training(replace(policy, denoiser=str(tuned), start=start), learned, resume):
                 yield number, "order", record
-        denoiser, policy = str(tuned), str(learned)
+        denoiser, order = str(tuned), str(learned)
 
 
 def _tunable(config: SecondStage) -> Tunable:
     denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype), **device_options(config.device))
     if isinstance(denoiser, MaskedLM) and not config.adapter:
         raise ValueError(f"{config.denoiser} is a model of transformers: tune an adapter on it, with adapter = 'lora'")
-    if config.adapter and config.trained != "all":
-        raise ValueError(f"an adapter trains itself: leave trained at 'all', got {config.trained!r}")
     if any(parameter.is_meta for parameter in denoiser.parameters()):
         raise ValueError(
-            f"part of {config.denoiser} does not fit the devices and waits in the CPU's memory, where it cannot be tuned: "
+            f"part of {config.denoiser} does not fit the devices and is kept in the CPU's memory, where it cannot be tuned: "
             "use dtype bfloat16 or more devices"
         )
     return denoiser
 
 
 def _save(denoiser: Tunable, config: SecondStage, folder: Path) -> None:
-    """The adapter alone; a merged one, or a denoiser that was tuned itself, as a whole, with its tokenizer if it has one."""
+    """The adapter; or, if merged or without an adapter, the whole denoiser with its tokenizer."""
     if config.adapter and not config.merged:
-        save_adapter(denoiser, folder, config.denoiser, config.rank, config.alpha, config.targets)
+        save_adapter(denoiser, folder, config.denoiser, config.rank, config.alpha, ())
         return
     if config.adapter:
         merge(denoiser)
@@ -188,12 +187,12 @@ def _save(denoiser: Tunable, config: SecondStage, folder: Path) -> None:
 
 
 def _complete(folder: Path) -> bool:
-    """Has the run been measured at its end, too?"""
+    """Has the run been measured at its end?"""
     return any("accuracy" in record for record in Run(folder).metrics()[1:])
 
 
 @torch.no_grad()
-def measured(denoiser: Tunable, scheduler: Scheduler, problems: Task) -> dict[str, float]:
+def measure_on_and_off_path(denoiser: Tunable, scheduler: Scheduler, problems: Task) -> dict[str, float]:
     """Free-running accuracy in this order, and −log p per hidden token on its own path and on random masks, in nats."""
     report = evaluate(problems, denoiser, {"order": scheduler}).rows[0]
     canvas = problems.canvas(range(len(problems)))
@@ -209,7 +208,7 @@ def measured(denoiser: Tunable, scheduler: Scheduler, problems: Task) -> dict[st
 
 
 def _random_loss(denoiser: Tunable, canvas: Canvas, turn: int) -> float:
-    """The bound of −log p per position on one random pattern of each canvas; what is no candidate is never shown nor asked."""
+    """The bound of −log p per position on one random pattern of each canvas; non-candidates are hidden without a loss."""
     answer = canvas.answer(denoiser.mask_id)
     unseen = (canvas.tokens == denoiser.mask_id) & ~answer
     shown = replace(canvas, tokens=torch.where(unseen, canvas.truth, canvas.tokens))

@@ -1,4 +1,4 @@
-"""How an order is learned: the options of a training, and which of them go together.
+"""Options of a policy training, and which of them go together.
 
 The defaults are Self-Aware Scheduling. The rivals are other values of the same options:
 
@@ -9,50 +9,61 @@ Jazbec et al.                          ``objective="bernoulli"``, ``reward="spee
 adaptive order policies                ``advantage="all_action"``, ``future=0``, ``behaviour="teacher"``, ``teacher="random"``
 Where-to-Unmask                        ``objective="ranking"``
 LO-ARM                                 ``objective="variational"``
-DCoLT / LLaDOU                         ``reward="terminal"`` with ``budget`` set: Plackett–Luce draws of several positions
+DCoLT / LLaDOU                         ``reward="terminal"`` with ``decoding.steps``: Plackett–Luce draws of several positions
 =====================================  ================================================================================
+
+:mod:`~unmask.training.policy.methods` turns these values into the objects that draw, reward and learn.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-ADVANTAGES = ("trajectory", "reward_to_go", "all_action", "critic")
-REWARDS = ("self_aware", "terminal", "share", "speed", "hybrid")
+from unmask.decoding.options import Decoding
+from unmask.runs.names import did_you_mean
+
 FREE = ("terminal", "share", "speed")
 """Rewards of free-running rollouts: the tokens are the denoiser's own."""
-OBJECTIVES = ("grpo", "bernoulli", "ranking", "imitation", "variational")
+CHOICES = {
+    "objective": ("grpo", "bernoulli", "ranking", "imitation", "variational"),
+    "advantage": ("trajectory", "reward_to_go", "all_action", "critic"),
+    "reward": ("self_aware", "hybrid", *FREE),
+    "reference": ("policy", "confidence"),
+    "behaviour": ("policy", "teacher"),
+    "select": ("accuracy", "nll"),
+    "mixed_precision": ("no", "bf16"),
+}
+COUNTS = ("steps", "prompts", "group", "mu", "states", "micro", "at_once", "validate", "validate_every", "save_every")
 
 
 @dataclass(frozen=True)
 class PolicyTraining:
-    """How the order is learned.
+    """How a policy is trained.
 
     ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them in minibatches of ``states`` decisions, accumulated
-    from ``micro`` at a time (None: all at once; what fits the cache is fastest). ``block`` and ``budget`` make rollouts
-    semi-autoregressive and parallel: blocks of so many positions, so many denoiser steps for the whole answer.
+    from ``micro`` at a time (None: all at once; what fits the cache is fastest). ``decoding`` has the ``block`` and the ``steps``
+    of the rollouts: semi-autoregressive and parallel decoding.
 
-    ``objective``: grpo (clipped, Eq. grpo_objective), bernoulli (a coin per position), ranking (of the truth's margin), imitation
-    (of the teacher), variational (LO-ARM's posterior order). ``advantage``: trajectory (the paper's), reward_to_go, all_action
-    or critic; ``future`` weighs the sampled future in all_action; ``decay`` is how much of the next step's credit a step of critic
-    has, 1 for all that follows; ``normalise`` divides by the group's spread, at least ``std_floor``.
+    ``objective``: grpo (clipped, Eq. grpo_objective), bernoulli (a coin per position), ranking (by the margin of the truth),
+    imitation (of the teacher), variational (LO-ARM's posterior). ``advantage``: trajectory (the paper's), reward_to_go, all_action
+    or critic. ``future`` weighs the sampled future in all_action; ``decay`` discounts later steps in critic; ``normalise`` divides
+    by the group's standard deviation, at least ``std_floor``.
 
-    ``reward``: self_aware (dense), terminal (0/1), share (of right tokens), speed (0/1, times the share of steps saved to the
-    power ``alpha``), or hybrid (dense plus ``hybrid`` times 0/1). ``reward_floor`` bounds a single step's reward from below.
-    ``relative`` compares a dense reward with what the position would cost if all others were known, log p(x_i|s) − log p(x_i|x_∖i),
-    at one more forward per position and prompt: returns stay the same but for a constant, and what nobody can know (how
-    something is worded) does not count against a choice.
+    ``reward``: self_aware (dense), terminal (0/1), share (of correct tokens), speed (0/1, times the share of steps saved to the
+    power ``alpha``), or hybrid (dense plus ``hybrid`` times 0/1). ``reward_floor`` bounds the reward of a position from below.
+    ``relative`` subtracts log p(x_i | x_∖i) from a dense reward, at one more forward per position and prompt: returns change by a
+    constant, and tokens that no context determines (such as a choice of words) do not count against a position.
 
-    ``epsilon`` clips the ratio; ``beta`` weighs the KL to the ``reference``: "confidence", or "policy", the start, renewed every
-    ``outer`` steps if that is not 0; ``entropy`` a bonus. ``correctness`` adds dense supervision: the score, read as a logit, is
-    regressed on p_θ(x*_i | s) for every hidden position of every visited state; with ``relative`` on p_θ(x*_i | s) over
-    p_θ(x*_i | x*_∖i), at most 1: how much of what can be known of it is known already.
+    ``epsilon`` clips the ratio; ``beta`` weighs the KL to the ``reference``: "confidence", or "policy", the initial policy, updated
+    every ``outer`` steps (0: never); ``entropy`` weighs a bonus. ``correctness`` adds dense supervision: the score, read as a
+    logit, is regressed on p_θ(x*_i | s) for every hidden position of every visited state; with ``relative`` on
+    min(1, p_θ(x*_i | s) / p_θ(x*_i | x*_∖i)).
 
-    ``teacher`` names a scheduler that is imitated for the first ``warm_start`` steps, or that with ``behaviour="teacher"`` draws
-    all rollouts. Every ``validate_every`` steps the policy decodes ``validate`` held-out problems freely; the best one is kept.
-    Where no answer is ever right as a whole, ``select="nll"`` prices them instead, along the policy's greedy paths, and keeps
-    the policy that makes them likeliest.
+    ``teacher`` names a scheduler to imitate in the first ``warm_start`` steps; with ``behaviour="teacher"`` it draws all rollouts.
+    Every ``validate_every`` steps the policy decodes ``validate`` held-out problems, and the best policy is kept: by accuracy, or
+    with ``select="nll"`` by the likelihood of the answers along its greedy orders, for tasks where no answer is ever exactly right.
 
     ``at_once`` canvases are decoded together (at least the orders of one prompt): it bounds memory and changes nothing else.
     """
@@ -63,8 +74,7 @@ class PolicyTraining:
     mu: int = 1
     states: int = 256
     micro: int | None = None
-    block: int | None = None
-    budget: int | None = None
+    decoding: Decoding = Decoding()  # noqa: RUF009
     lr: float = 3e-3
     warmup: float = 0.05
     weight_decay: float = 1e-4
@@ -98,96 +108,104 @@ class PolicyTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        counts = ("steps", "prompts", "group", "mu", "states", "validate", "validate_every", "save_every")
-        for name in (*counts, "micro", "block", "budget", "at_once"):
+        for name in COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr must be a positive number, got {self.lr}")
         for name, value in vars(self).items():
             if isinstance(value, float) and math.isnan(value):
                 raise ValueError(f"{name} must be a number, got NaN")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
-        for name, known in (
-            ("objective", OBJECTIVES),
-            ("advantage", ADVANTAGES),
-            ("reward", REWARDS),
-            ("reference", ("policy", "confidence")),
-            ("behaviour", ("policy", "teacher")),
-            ("select", ("accuracy", "nll")),
-            ("mixed_precision", ("no", "bf16")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
-        self._refuse_what_does_not_go_together()
-
-    def _refuse_what_does_not_go_together(self) -> None:
-        if self.prices_all and self.free:
-            raise ValueError(
-                "all_action prices every candidate, which a terminal reward cannot: use reward_to_go or trajectory"
-            )
-        alone = self.prices_all or self.advantage == "critic"
-        if self.group == 1 and self.objective in ("grpo", "bernoulli", "variational") and not alone:
-            name = f"advantage {self.advantage!r}" if self.objective == "grpo" else f"objective {self.objective!r}"
-            raise ValueError(f"{name} compares the rollouts of a group: group must be at least 2")
-        if self.advantage == "critic" and (self.free or self.objective != "grpo"):
-            raise ValueError(
-                "advantage 'critic' expects what the denoiser says of the truth: it goes with objective grpo and reward "
-                f"self_aware or hybrid, got {self.objective!r} and {self.reward!r}"
-            )
-        if self.relative and (self.free or self.objective in ("ranking", "imitation")):
-            raise ValueError(
-                "relative rewards are dense ones: they go with reward self_aware or hybrid and an objective that is paid by them, "
-                f"got {self.reward!r} and {self.objective!r}"
-            )
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr must be a positive number, got {self.lr}")
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be in 0 .. 1, got {self.decay}")
-        dense = self.advantage == "all_action" or self.correctness or not self.free
-        if self.objective == "bernoulli" and (dense or self.budget):
-            raise ValueError(
-                "objective 'bernoulli' draws how many it reveals: it goes with advantage trajectory or reward_to_go and reward "
-                f"{', '.join(FREE)}, without budget and correctness"
-            )
-        if self.reward == "speed" and self.objective != "bernoulli":
-            raise ValueError("reward 'speed' pays for fewer steps, which only objective 'bernoulli' can choose")
-        if self.objective in ("ranking", "variational") and self.free:
-            raise ValueError(f"objective {self.objective!r} needs the truth's prices: reward must be self_aware")
-        taught = self.behaviour == "teacher" or self.objective == "imitation" or self.warm_start > 0
-        if taught != bool(self.teacher):
-            raise ValueError(
-                "a teacher is needed for warm_start, imitation and behaviour='teacher', and for nothing else: "
-                f"got teacher = {self.teacher!r}, warm_start = {self.warm_start}, behaviour = {self.behaviour!r}"
-            )
-        if self.behaviour == "teacher":
-            myopic = self.prices_all and self.future == 0
-            if self.objective not in ("imitation", "ranking") and not myopic:
-                raise ValueError(
-                    "a teacher's rollouts say nothing of the policy's own future: behaviour='teacher' goes with imitation, "
-                    "ranking, or all_action with future = 0"
-                )
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
+        for name, known in CHOICES.items():
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        for excluded, message in (*self._reward_rules(), *self._rollout_rules()):
+            if excluded:
+                raise ValueError(message)
+
+    def _reward_rules(self) -> Iterator[tuple[bool, str]]:
+        """Whether an objective, a reward and an advantage exclude each other, and what to use instead."""
+        got = f"got objective {self.objective!r}, reward {self.reward!r}, advantage {self.advantage!r}"
+        yield (
+            self.prices_all and self.free,
+            "all_action prices every candidate, which a terminal reward cannot: use reward_to_go or trajectory",
+        )
+        yield (
+            self.group == 1 and self.compares_rollouts,
+            f"the rollouts of a group are compared: group must be at least 2, {got}",
+        )
+        yield (
+            self.advantage == "critic" and (self.free or self.objective != "grpo"),
+            f"advantage critic predicts the truth's price: use objective grpo and reward self_aware or hybrid, {got}",
+        )
+        yield (
+            self.relative and (self.free or self.objective in ("ranking", "imitation")),
+            f"relative rewards are dense: use reward self_aware or hybrid and an objective with rewards, {got}",
+        )
+        yield (
+            self.reward == "speed" and self.objective != "bernoulli",
+            f"reward speed pays for fewer steps, which only objective bernoulli can choose, {got}",
+        )
+        yield (
+            self.objective in ("ranking", "variational") and self.free,
+            f"objective {self.objective} needs the truth's prices: reward must be self_aware, {got}",
+        )
+
+    def _rollout_rules(self) -> Iterator[tuple[bool, str]]:
+        """The same of the options that say how orders are drawn."""
+        coins = self.objective == "bernoulli"
+        yield (
+            coins and bool(self.advantage == "all_action" or self.correctness or not self.free or self.decoding.steps),
+            "objective bernoulli draws how many it reveals: use advantage trajectory or reward_to_go and reward "
+            f"{', '.join(FREE)}, without decoding.steps and correctness",
+        )
+        uses_teacher = self.behaviour == "teacher" or self.objective == "imitation" or self.warm_start > 0
+        yield (
+            uses_teacher != bool(self.teacher),
+            "a teacher is for warm_start, imitation and behaviour='teacher' and required by them, "
+            f"got teacher {self.teacher!r}, warm_start {self.warm_start}, behaviour {self.behaviour!r}",
+        )
+        off_policy = self.objective in ("imitation", "ranking") or (self.prices_all and self.future == 0)
+        yield (
+            self.behaviour == "teacher" and not off_policy,
+            "a teacher's rollouts do not show the policy's own future: behaviour='teacher' goes with imitation, "
+            "ranking, or all_action with future = 0",
+        )
+        yield (
+            self.decoding != Decoding(block=self.decoding.block, steps=self.decoding.steps),
+            "rollouts use only block and steps of decoding: leave its other options at their defaults",
+        )
 
     @property
     def free(self) -> bool:
-        """Do rollouts decode freely, instead of revealing the truth?"""
+        """Do rollouts reveal the denoiser's own tokens instead of the truth?"""
         return self.reward in FREE
 
     @property
     def prices_all(self) -> bool:
-        """Is every candidate of a state credited, whichever was drawn?"""
+        """Does the objective credit every candidate of a state, not only the one drawn?"""
         return self.objective == "grpo" and self.advantage == "all_action"
+
+    @property
+    def compares_rollouts(self) -> bool:
+        """Does a decision's advantage depend on the other rollouts of its group?"""
+        return self.objective not in ("ranking", "imitation") and not self.prices_all and self.advantage != "critic"
 
     def objective_at(self, step: int) -> str:
         return "imitation" if step < self.warm_start else self.objective
-
-    def taught_at(self, step: int) -> bool:
-        """Does the teacher draw the rollouts of this step?"""
-        return self.objective_at(step) == "imitation" or self.behaviour == "teacher"
 
     def lr_at(self, progress: float) -> float:
         """Linear warm-up, then a cosine to a tenth; ``progress`` in [0, 1]."""
         if progress < self.warmup:
             return self.lr * (0.05 + 0.95 * progress / self.warmup)
-        turn = (progress - self.warmup) / max(1e-9, 1 - self.warmup)
-        return self.lr * (0.55 + 0.45 * math.cos(math.pi * turn))
+        annealed = (progress - self.warmup) / max(1e-9, 1 - self.warmup)
+        return self.lr * (0.55 + 0.45 * math.cos(math.pi * annealed))

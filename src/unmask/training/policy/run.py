@@ -1,4 +1,4 @@
-"""Learn an order for a frozen denoiser: a run directory from a preset."""
+"""A policy training as a run directory, from a preset."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from typing import Any
 
 import torch
 
+from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.placement import parse_dtype
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.tasks.kinds import Data
+from unmask.tasks.kinds import Data, GeneratedKind
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import train_policy
+from unmask.training.policy.trainer import PolicyJob, train_policy
 
 DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Learn:
-    """A frozen denoiser, the policy's shape, the problems and the training. ``dtype`` is the denoiser's: float32 or bfloat16.
+class PolicyRun:
+    """A frozen denoiser, the policy's configuration, the problems and the training. ``dtype``, of the denoiser: float32, bfloat16.
 
-    ``validation`` says which problems are held out: the clues of puzzles, a file of text, a split of what is split.
-    ``start`` names a policy (shipped, or a folder) whose weights are the first ones; its shape must be the same.
+    ``validation`` selects the held-out problems: the clues of puzzles, a file of text, a split of a dataset.
+    ``start`` names a policy (shipped, or a folder) to initialise the weights from; its configuration must be the same.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -47,16 +48,14 @@ class Learn:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
 
 
-def fitted(config: PolicyConfig, denoiser: Any, name: str) -> PolicyConfig:
-    """The policy's configuration with what it must know of its denoiser."""
+def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
+    """A new policy for this denoiser, whose vocabulary, length and width complete the configuration."""
     shape = getattr(denoiser, "config", None)
     if shape is None or not hasattr(shape, "max_length"):
-        raise ValueError(
-            f"{name} does not say its shape: expected one of this library's denoisers, got {type(denoiser)}"
-        )
+        raise ValueError(f"{name} has no configuration: expected one of this library's denoisers, got {type(denoiser)}")
     if config.kind == "grid" and not shape.grid:
-        raise ValueError(f"{name} is no denoiser of boards: policy.kind must be mlp, transformer or hidden, not grid")
-    return dataclasses.replace(
+        raise ValueError(f"{name} is no denoiser of boards: policy.kind must be mlp, transformer or hidden, got grid")
+    complete = dataclasses.replace(
         config,
         size=shape.grid,
         length=shape.max_length,
@@ -65,22 +64,30 @@ def fitted(config: PolicyConfig, denoiser: Any, name: str) -> PolicyConfig:
         hidden_width=shape.width,
         denoiser=name,
     )
+    return OrderPolicy(complete)
 
 
-def _begin_as(policy: OrderPolicy, name: str, denoiser: Any) -> None:
+def sample_problems(config: PolicyRun, count: int) -> Canvas:
+    """Some problems of a training. Generated ones need no denoiser; text needs the denoiser's tokenizer."""
+    if isinstance(config.data, GeneratedKind):
+        return config.data.first(count)(0, count)
+    return config.data.problems(load_denoiser(config.denoiser), config.denoiser)(0, count)
+
+
+def _copy_weights(policy: OrderPolicy, name: str, denoiser: Any) -> None:
     """Copy the weights of another policy of the same shape."""
     other = load_scheduler(name, denoiser)
     weights = other.state_dict() if isinstance(other, OrderPolicy) else {}
-    mine = {key: tuple(tensor.shape) for key, tensor in policy.state_dict().items()}
-    if mine != {key: tuple(tensor.shape) for key, tensor in weights.items()}:
+    own = {key: tuple(tensor.shape) for key, tensor in policy.state_dict().items()}
+    if own != {key: tuple(tensor.shape) for key, tensor in weights.items()}:
         raise ValueError(
             f"cannot start from {name}: expected a policy of kind {policy.config.kind}, width {policy.config.width}"
         )
     policy.load_state_dict(weights)
 
 
-def learn(
-    config: Learn,
+def run_policy_training(
+    config: PolicyRun,
     folder: str | Path,
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
@@ -88,8 +95,8 @@ def learn(
 ) -> Iterator[dict[str, Any]]:
     """Train in ``folder``, yielding a record per step; at the end the best policy is in ``folder/policy``.
 
-    Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is told what a step will cost,
-    before the first; a run that does not fit into memory is refused then.
+    Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is called with the cost of a step
+    before the first one; a run that does not fit into memory is refused then.
     """
     accelerator = start_accelerator(config.training.mixed_precision)
     processes = ProcessGroup(accelerator)
@@ -103,25 +110,18 @@ def learn(
     run = Run(Path(folder))
     with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
         torch.manual_seed(config.training.seed)
-        policy = OrderPolicy(fitted(config.policy, denoiser, config.denoiser))
+        policy = build_policy(config.policy, denoiser, config.denoiser)
         if config.start:
-            _begin_as(policy, config.start, denoiser)
+            _copy_weights(policy, config.start, denoiser)
         held_out = source.held_out(config.training.validate, config.validation)
         validation = held_out.canvas(range(len(held_out)))
         mine = source(0, config.training.prompts).rows(processes.split_prompts(config.training.prompts))
         found = preflight(denoiser, policy, mine, config.training)
         needs(dataclasses.replace(found, processes=processes.size))
         found.require()
+        verify, judge = held_out.verify, source.judge
         yield from train_policy(
-            denoiser,
-            policy,
-            source,
-            config.training,
-            validation,
-            run,
-            stop,
-            teacher,
-            accelerator,
-            held_out.verify,
-            source.judge,
+            PolicyJob(
+                denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator, verify, judge
+            )
         )

@@ -1,0 +1,116 @@
+"""Updates of a policy on collected decisions, and the checkpoint of everything that a training step changes."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from unmask.runs.optimizer import dump_optimizer, load_optimizer
+from unmask.runs.processes import ProcessGroup
+from unmask.runs.run import Run
+from unmask.schedulers.policy import OrderPolicy
+from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.decisions import Rollout
+from unmask.training.policy.methods import Method, build_posterior
+from unmask.training.policy.objectives import Counts, countable, policy_loss
+
+
+class Learner:
+    """The policy with its optimizer, its reference, its best weights so far, and LO-ARM's posterior."""
+
+    def __init__(self, policy: OrderPolicy, config: PolicyTraining, device: torch.device) -> None:
+        self.policy, self.config = policy, config
+        self.posterior = build_posterior(config, device)
+        self.trained = nn.ModuleDict(
+            {"policy": policy} | ({} if self.posterior is None else {"posterior": self.posterior})
+        )
+        self.optimizer = torch.optim.AdamW(
+            self.trained.parameters(), lr=config.lr, weight_decay=config.weight_decay, betas=(0.9, 0.98)
+        )
+        anchored = config.beta > 0 and config.reference == "policy"
+        self.reference = copy.deepcopy(policy).requires_grad_(False) if anchored else None
+        self.best = {name: p.detach().clone() for name, p in policy.named_parameters()}
+        self.best_score, self.denoiser_calls = -1.0, 0
+
+    def update_reference(self, step: int) -> None:
+        if self.reference is not None and self.config.outer and step % self.config.outer == 0:
+            self.reference.load_state_dict(self.policy.state_dict())
+
+    def keep_if_better(self, score: float) -> None:
+        """Remember the present weights if their validation is the best so far."""
+        if score > self.best_score:
+            self.best_score = score
+            for name, p in self.policy.named_parameters():
+                self.best[name].copy_(p.detach())
+
+    def update(self, method: Method, rollout: Rollout, step: int, processes: ProcessGroup) -> dict[str, float]:
+        """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches."""
+        config = self.config
+        counted, begin = processes.all_gather(countable(rollout))
+        generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+        batches = max(1, len(counted) // config.states)
+        history: list[dict[str, float]] = []
+        for epoch in range(config.mu):
+            for k, rows in enumerate(torch.randperm(len(counted), generator=generator).chunk(batches)):
+                share = (epoch * batches + k) / (config.mu * batches)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = config.lr_at((step + share) / config.steps)
+                counts = Counts.of(counted[rows.to(counted.device)])
+                mine = rows[(rows >= begin) & (rows < begin + len(rollout))] - begin
+                self.optimizer.zero_grad()
+                stats = self._accumulate(method, rollout, mine.to(counted.device), counts, processes)
+                norm = torch.nn.utils.clip_grad_norm_(self.trained.parameters(), config.clip)
+                self.optimizer.step()
+                history.append({**stats, "gradient": float(norm)})
+        return {name: sum(stats[name] for stats in history) / len(history) for name in history[0]}
+
+    def _accumulate(
+        self, method: Method, rollout: Rollout, mine: Int[Tensor, "s"], counts: Counts, processes: ProcessGroup
+    ) -> dict[str, float]:
+        """The gradient of one minibatch, summed over processes."""
+        sums = {"loss": 0.0, "clip_fraction": 0.0, "kl": 0.0}
+        for rows in mine.split(self.config.micro or max(1, len(mine))):
+            if not len(rows):  # this process has no part of the minibatch
+                continue
+            with processes.accelerator.autocast():
+                loss, stats = policy_loss(method, rollout, rows, self.reference, counts)
+            processes.accelerator.backward(loss)
+            sums = {name: sums[name] + stats[name] for name in sums}
+        if processes.size == 1:
+            return sums
+        parameters = list(self.trained.parameters())
+        flat = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in parameters]
+        flat = processes.all_reduce(torch.cat([*flat, flat[0].new_tensor(list(sums.values()))]))
+        for p, gradient in zip(parameters, flat.split([p.numel() for p in parameters] + [len(sums)]), strict=False):
+            p.grad = gradient.view_as(p).clone()
+        return dict(zip(sums, flat[-len(sums) :].tolist(), strict=True))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {name: p.detach() for name, p in self.trained.named_parameters()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        if self.reference is not None:
+            tensors |= {f"reference.{name}": p for name, p in self.reference.named_parameters()}
+        return tensors
+
+    def save(self, run: Run, step: int) -> None:
+        tensors, state = dump_optimizer(self.optimizer)
+        numbers = {"best_score": self.best_score, "denoiser_calls": self.denoiser_calls}
+        run.save(step, tensors | self._tensors(), {"optimizer": state, **numbers})
+
+    def restore(self, run: Run | None, processes: ProcessGroup) -> int:
+        """The step to continue from."""
+        checkpoint = run.load_latest() if run is not None else None
+        processes.wait()  # no process writes before all have read
+        if run is not None and processes.is_first:
+            run.rewind(None if checkpoint is None else checkpoint.step)
+        if checkpoint is None:
+            return 0
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                tensor.copy_(checkpoint.tensors[name])
+        load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+        self.best_score, self.denoiser_calls = (checkpoint.state[name] for name in ("best_score", "denoiser_calls"))
+        return checkpoint.step
