@@ -107,14 +107,14 @@ def test_clusters_never_cross_a_split() -> None:
             loops[place % 26] = "W"
         text = "".join(loops)
         row.append(chain_of((text[:8], text[8:16], text[16:]), f"r{step}"))
-    everybody = [*chains, *row[1:]]
+    all_chains = [*chains, *row[1:]]
     assert likeness(row[0], row[-1]) < LINKED <= likeness(row[0], row[1])
-    numbers = cluster_chains(everybody)
+    numbers = cluster_chains(all_chains)
     assert len({numbers[0], *numbers[40:]}) == 1
     assert len(set(numbers)) == 40
     for seed in range(5):
-        sides = AntibodyData(file="x", seed=seed).split(everybody)
-        assert sum(map(len, sides.values())) == len(everybody)
+        sides = AntibodyData(file="x", seed=seed).split(all_chains)
+        assert sum(map(len, sides.values())) == len(all_chains)
         for one, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
             assert all(likeness(a, b) < LINKED for a in sides[one] for b in sides[other])
     # A side is a function of the antibody: others that come or go do not move it.
