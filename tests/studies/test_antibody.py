@@ -104,8 +104,8 @@ def test_no_likeness_crosses_a_split() -> None:
     assert len({numbers[0], *numbers[40:]}) == 1
     assert len(set(numbers)) == 40
     for seed in range(5):
-        sides = AntibodyData(file="x", seed=seed).split(everybody)
-        assert sum(map(len, sides.values())) == len(everybody)
+        sides = AntibodyData(file="x", seed=seed).split(all_chains)
+        assert sum(map(len, sides.values())) == len(all_chains)
         for one, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
             assert all(likeness(a, b) < ALIKE for a in sides[one] for b in sides[other])
     # A side is a function of the antibody: others that come or go do not move it.

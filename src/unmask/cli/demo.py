@@ -19,6 +19,7 @@ from unmask.report.terminal import tables as terminal
 from unmask.report.traces import record as trace
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
+from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.denoiser.second_stage import SecondStage
@@ -49,7 +50,7 @@ class Demo:
         console.print(
             "3. The same model fills held-out puzzles: with the usual heuristics, and with the learned policy."
         )
-        learned = _compare(problems, base, {name: name for name in HEURISTICS} | {"learned": str(order)})
+        learned = _compare(problems, base, {name: name for name in SudokuData.schedulers} | {"learned": str(order)})
         learned.write(out / "orders.json", command="unmask demo")
 
         console.print("4. The second stage: the model is tuned along the learned order.")

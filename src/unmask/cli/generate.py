@@ -90,7 +90,7 @@ class Generate:
         batch = self.batch if self.traces is None else 1  # a trace counts the denoiser calls of its own problem
         for start in range(0, len(prompts), batch):
             part = prompts[start : start + batch]
-            inputs = [as_turns(prompt) for prompt in part] if self.chat else part
+            inputs: list[Any] = [as_turns(prompt) for prompt in part] if self.chat else part
             # The seeds of `unmask evaluate`: the batch size changes nothing.
             seeds = [self.seed * 2**32 + start + row for row in range(len(part))]
             if self.infill:

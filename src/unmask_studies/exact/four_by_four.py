@@ -29,7 +29,7 @@ from unmask.tasks.sudoku.task import expert
 from unmask.theory.lattice import lattice
 from unmask.theory.states import choice_logp
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import train_policy
+from unmask.training.policy.trainer import PolicyJob, train_policy
 from unmask_studies import figures
 from unmask_studies.exact.boards import Board, ambiguous_boards, unique_boards
 from unmask_studies.exact.estimators import Estimator, Quality, compute_slopes, measure_quality
@@ -146,9 +146,8 @@ class FourByFour(GridStudy):
         policies, calls = {"untrained": self._new_policy(denoiser)}, {}
         for arm in self.arms:
             policies[arm] = self._new_policy(denoiser)
-            calls[arm] = list(train_policy(denoiser, policies[arm], self.training_boards, self.training(arm)))[-1][
-                "denoiser_calls"
-            ]
+            job = PolicyJob(denoiser, policies[arm], self.training_boards, self.training(arm))
+            calls[arm] = list(train_policy(job))[-1]["denoiser_calls"]
         unique = list(unique_boards(self.puzzles, self.clues, self.seed))
         several = ambiguous_boards(self.ambiguous_clues, self.most_completions, self.seed)
         several = list(itertools.islice(several, self.ambiguous))

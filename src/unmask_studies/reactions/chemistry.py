@@ -11,7 +11,7 @@ from typing import Any
 @cache
 def _rdkit() -> Any:
     try:
-        from rdkit import Chem, RDLogger
+        from rdkit import Chem, RDLogger  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ValueError("reactions need RDKit: pip install unmask[chem]") from error
     RDLogger.DisableLog("rdApp.*")  # what cannot be parsed is an answer here, not a warning
@@ -94,7 +94,7 @@ def draw_molecule(
     smiles: str, colours: Mapping[int, tuple[float, float, float]], size: tuple[int, int] = (360, 260)
 ) -> str:
     """An SVG drawing, atoms filled with the given colours (index → red, green, blue in 0 … 1)."""
-    from rdkit.Chem.Draw import rdMolDraw2D
+    from rdkit.Chem.Draw import rdMolDraw2D  # pyright: ignore[reportMissingImports]
 
     molecule = parse_molecule(smiles)
     if molecule is None:

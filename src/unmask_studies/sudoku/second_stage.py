@@ -50,7 +50,7 @@ class SecondStageStudy(GridStudy):
         if self.samples is not None:
             stage = replace(stage, training=replace(stage.training, samples=self.samples))
         if self.puzzles is not None:
-            stage = replace(stage, data=replace(stage.data, puzzles=self.puzzles))
+            stage = replace(stage, data=replace(cast(SudokuData, stage.data), puzzles=self.puzzles))
         return stage if self.validate is None else replace(stage, validate=self.validate)
 
     def grid(self) -> list[Key]:
@@ -110,7 +110,7 @@ class SecondStageStudy(GridStudy):
                 for points, row, strong in zip(panels.values(), (before, after), (False, better), strict=True):
                     points.append(figures.share(name, limits(row), strong))
         one = report_of(results[BEFORE, "confidence"])
-        title = describe(one).replace(" on ", f", second stage by {self.preset}, on ", 1)
+        title = describe(one).replace(" on ", f", second stage by {self.tuning_preset}, on ", 1)
         note = (
             f"Losses in nats, on {self.stage.validate} puzzles of the validation split. Second round: {self.policy_preset} trains "
             "the policy further, for the tuned denoiser. Bold: the paired interval excludes 0."

@@ -25,8 +25,8 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import fitted
-from unmask.training.policy.trainer import train_policy
+from unmask.training.policy.run import build_policy
+from unmask.training.policy.trainer import PolicyJob, train_policy
 from unmask_studies import figures
 from unmask_studies.reports import BATCH, get_denoiser
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results, require_baseline
@@ -175,10 +175,10 @@ class Characters(GridStudy):
             run = Run.create(place, PolicyRunConfig(str(denoiser), shape, self.source, training), resume=True)
             with run.lock():
                 torch.manual_seed(training.seed)
-                policy = OrderPolicy(fitted(shape, model, str(denoiser)))
+                policy = build_policy(shape, model, str(denoiser))
                 held_out = self.source.held_out("validation", training.validate)
                 problems = replace(self.source, seed=self.seed + 1)
-                for _ in train_policy(model, policy, problems, training, held_out, run, teacher=teacher):
+                for _ in train_policy(PolicyJob(model, policy, problems, training, held_out, run, teacher=teacher)):
                     pass
         return read_history(place)
 

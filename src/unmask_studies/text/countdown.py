@@ -17,7 +17,7 @@ from unmask_studies.study import Axes, Findings, Result, Results, require_baseli
 from unmask_studies.tables import LEARNED, scheduler_table
 from unmask_studies.text.study import Models, TextStudy, policy_of
 
-TASK = Countdown.name
+TASK = Countdown.kind
 read_file = cache(read_problems)
 
 

@@ -24,7 +24,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.placement import placed
+from unmask.denoisers.placement import device_options, parse_dtype
 from unmask.evaluation.lm_eval.requests import (
     ChatTokenizer,
     Window,
@@ -38,7 +38,7 @@ from unmask.evaluation.lm_eval.samples import hash_json
 from unmask.evaluation.lm_eval.session import Cost, Job, Pending, Session, to_seed
 from unmask.evaluation.lm_eval.settings import AnswerOptions
 from unmask.generation.generate import Watch, generate
-from unmask.generation.likelihood import Scored, monte_carlo_likelihood, path_likelihood
+from unmask.generation.likelihood import Scored, monte_carlo_likelihood, order_likelihood
 from unmask.generation.text_canvas import load_tokenizer
 from unmask.schedulers.loading import load_scheduler
 
@@ -77,7 +77,7 @@ class UnmaskLM(LM):
         tokenizer = denoiser if tokenizer is None else tokenizer
         self.name, self._tokenizer_name = _name(denoiser), _name(tokenizer)
         if isinstance(denoiser, str | Path):
-            denoiser = load_denoiser(denoiser, DTYPES[dtype], **placed(device))
+            denoiser = load_denoiser(denoiser, parse_dtype(dtype), **device_options(device))
         if isinstance(tokenizer, str | Path):
             tokenizer = load_tokenizer(tokenizer)
         self.denoiser, self.tokenizer = denoiser, ChatTokenizer(tokenizer)
@@ -218,7 +218,7 @@ class UnmaskLM(LM):
         for length, rows in alike.items():
             picked: list[Any] = [[column[n] for n in rows] for column in (prompts, answers, seeds)]
             decoding = self.options.decoding_of(length)
-            part = path_likelihood(self.denoiser, self.scheduler, *picked[:2], decoding, picked[2])
+            part = order_likelihood(self.denoiser, self.scheduler, *picked[:2], decoding, picked[2])
             for n, logp, greedy in zip(rows, part.logp, part.greedy, strict=True):
                 found.logp[n], found.greedy[n] = logp, greedy
             found = replace(found, denoiser_calls=found.denoiser_calls + part.denoiser_calls)

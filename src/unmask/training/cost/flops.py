@@ -16,10 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from unmask.assets import MODELS
-from unmask.denoisers.checkpoint import Checkpoint, has_weights, read_json
-from unmask.denoisers.families import Published, recognised
-from unmask.denoisers.folder import FAMILY, read_config
-from unmask.denoisers.loading import added_tokens, shipped
+from unmask.denoisers.checkpoint import FAMILY, Checkpoint, has_weights, read_config, read_json
+from unmask.denoisers.families import Published, find_family
+from unmask.denoisers.loading import added_tokens, list_denoisers
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.names import did_you_mean
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
@@ -45,14 +44,14 @@ def shape_of(name: str) -> TransformerConfig:
     folders = [path.parent] if path.name == "config.json" else [MODELS / name, path / "denoiser", path]
     folder = next((f for f in folders if (f / "config.json").is_file()), None)
     if folder is None:
-        known = [*SHAPES, *shipped()]
+        known = [*SHAPES, *list_denoisers()]
         raise ValueError(
             f"no shape {name!r}: expected a folder with a config.json, or one of {', '.join(known)}{did_you_mean(name, known)}"
         )
     stored = read_json(folder / "config.json")
     if stored.get("family") == FAMILY:
         return read_config(folder)
-    family = recognised(stored)
+    family = find_family(stored)
     if family is None:
         raise ValueError(
             f"{folder} is none of this library's own transformers: name the nearest of {', '.join(SHAPES)}"
