@@ -7,9 +7,11 @@ shares solved on puzzles of the test split.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from unmask.tasks.sudoku.source import SudokuData
 from unmask.report.gather import report_of
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run

@@ -42,7 +42,6 @@ from unmask.generation.likelihood import Scored, monte_carlo_likelihood, order_l
 from unmask.generation.text_canvas import load_tokenizer
 from unmask.schedulers.loading import load_scheduler
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class UnmaskLM(LM):
@@ -72,8 +71,6 @@ class UnmaskLM(LM):
             )
         self.options = parse_model_args(model_args) if options is None else options
         self.batch = parse_batch_size(batch_size)
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         tokenizer = denoiser if tokenizer is None else tokenizer
         self.name, self._tokenizer_name = _name(denoiser), _name(tokenizer)
         if isinstance(denoiser, str | Path):
