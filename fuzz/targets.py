@@ -218,7 +218,10 @@ def seeds() -> dict[str, list[bytes]]:
             b'{"added_tokens": [{"content": "a", "id": 1}]}',
             b'{"added_tokens_decoder": {"5": {"content": "b"}}}',
         ],
-        "safetensors": [save({"embedding.weight": torch.zeros(2, 2)}), _read(MODELS, "sudoku-4x4", "model.safetensors")],
+        "safetensors": [
+            save({"embedding.weight": torch.zeros(2, 2)}),
+            _read(MODELS, "sudoku-4x4", "model.safetensors"),
+        ],
         "policy_config": [_read(POLICIES, "sas-sudoku-4x4", "config.json")],
         "policy_weights": [save({"x": torch.zeros(2)}), _read(POLICIES, "sas-sudoku-4x4", "model.safetensors")],
         "trace": [json.dumps(TINY_TRACE).encode()],

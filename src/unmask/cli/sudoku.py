@@ -149,7 +149,9 @@ class Decode:
                 sys.stdout.write(json_text.dumps(_record(board, name, filled)) + "\n")
             else:
                 _watch(
-                    LiveBoards(board, solution, [one.lane(label) for label, one in dict(filled).items()]), self, len(boards)
+                    LiveBoards(board, solution, [one.lane(label) for label, one in dict(filled).items()]),
+                    self,
+                    len(boards),
                 )
                 _show(filled, name)
 
