@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from unmask.denoisers.checkpoint import save_denoiser
 
 from support.commands import Call
 from unmask.cli import main as cli
 from unmask.cli.shell import list_options, parse, resolve
+from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.report.terminal import tables as terminal
 from unmask.runs.presets import load_preset
