@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from support.text_problems import Truthful, tiny
-from unmask.cli.evaluate import evaluate_command
+from unmask.cli.evaluate import Evaluate
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Problems, Task, View
 from unmask.denoisers.checkpoint import save_denoiser
@@ -652,7 +652,8 @@ def test_pretraining_by_preset_ends_in_a_denoiser_that_evaluate_takes(kind: type
     records = list(pretrain(short, tmp_path / "run"))
     assert [record["step"] for record in records] == [1, 2]
     out = tmp_path / "report.json"
-    evaluate_command(task=kind.name, denoiser=str(tmp_path / "run"), limit=3, schedulers="confidence,gt_logp", json=out)
+    names = ("confidence", "gt_logp")
+    Evaluate(task=kind.name, denoiser=str(tmp_path / "run"), limit=3, schedulers=names, json=out).run()
     report = json.loads(out.read_text())
     assert (report["task"], report["n"]) == (kind.name, 3)
     assert [row["scheduler"] for row in report["rows"]] == ["confidence", "gt_logp"]
@@ -670,7 +671,7 @@ def test_pretraining_by_preset_ends_in_a_denoiser_that_evaluate_takes(kind: type
 )
 def test_what_evaluate_refuses(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        evaluate_command(**options)
+        Evaluate(**options).run()
 
 
 def test_only_countdown_has_files(tmp_path: Path) -> None:
