@@ -15,10 +15,6 @@ from support.denoisers import text_denoiser
 from support.evaluations import evaluation, row
 from support.families import write
 from support.viewer import WORDS, board
-from unmask.cli import evaluate as cli_evaluate
-from unmask.cli import generate as cli_generate
-from unmask.cli import report as cli_report
-from unmask.cli import sudoku as cli_decode
 from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Report
 from unmask.generation.text_canvas import TextCanvas
@@ -29,13 +25,6 @@ from unmask.report.traces.text import of_texts
 from unmask.report.viewer import page as viewer
 from unmask.schedulers.loading import load_scheduler
 
-COMMANDS = {
-    "decode": cli_decode.decode,
-    "evaluate": cli_evaluate.evaluate_command,
-    "generate": cli_generate.generate_command,
-    "view": cli_report.view,
-    "report": cli_report.report,
-}
 SMALL = "1200000040320000"
 
 

@@ -16,10 +16,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from support.commands import call
 from support.evaluations import evaluation, row
 from support.viewer import board, expect, large, words
-from unmask.cli import report as cli_report
-from unmask.cli.shell import run
 from unmask.evaluation.evaluate import Report
 from unmask.report import boards, page, sections, tables
 from unmask.report import trace_sections as traced
@@ -310,15 +309,7 @@ def test_the_report_in_a_browser(opened: Callable, shot: Callable, tmp_path: Pat
 
 
 def commanded(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
-    commands = {name: getattr(cli_report, name) for name in ("trace", "view", "report", "figure")}
-    monkeypatch.setattr("sys.argv", ["unmask", *args])
-    try:
-        run(commands, "unmask", "test")
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    heard = capsys.readouterr()
-    return code, heard.out, heard.err
+    return call(monkeypatch, capsys, *args)
 
 
 def test_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Config:
     weights: dict[str, float] = field(default_factory=dict)
     limit: int | None = None
     threshold: int | float | str = 0
-    policy: Policy = Policy(width=32)
+    policy: Policy = field(default_factory=lambda: Policy(width=32))
     second: Policy | None = None
     data: Annotated[Boards | Text, Field(discriminator="kind")] = field(default_factory=Boards)
     anything: Any = None

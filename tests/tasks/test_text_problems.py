@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from support.text_problems import Truthful, tiny
-from unmask.cli.evaluate import evaluate_command
+from unmask.cli.evaluate import Evaluate
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Task, View
 from unmask.denoisers.checkpoint import save_denoiser
@@ -654,7 +654,8 @@ def test_pretrain_then_evaluate(kind: type[TextProblemKind], tmp_path: Path) -> 
     records = list(pretrain(short, tmp_path / "run"))
     assert [record["step"] for record in records] == [1, 2]
     out = tmp_path / "report.json"
-    evaluate_command(task=kind.kind, denoiser=str(tmp_path / "run"), limit=3, schedulers="confidence,gt_logp", json=out)
+    names = ("confidence", "gt_logp")
+    Evaluate(task=kind.kind, denoiser=str(tmp_path / "run"), limit=3, schedulers=names, json=out).run()
     report = json.loads(out.read_text())
     assert (report["task"], report["n"]) == (kind.kind, 3)
     assert [row["scheduler"] for row in report["rows"]] == ["confidence", "gt_logp"]
@@ -672,7 +673,7 @@ def test_pretrain_then_evaluate(kind: type[TextProblemKind], tmp_path: Path) -> 
 )
 def test_errors_of_evaluate(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        evaluate_command(**options)
+        Evaluate(**options).run()
 
 
 def test_only_countdown_has_files(tmp_path: Path) -> None:

@@ -33,10 +33,8 @@ CASES = 6
 class Demo:
     """Show the whole story, in minutes on two cores. A denoiser, the usual heuristics, a learned policy, a second stage, a page."""
 
-    out: Path = Path("runs/demo")
-    """The folder of its runs. A second demo continues where the first one stopped."""
-    puzzles: int = 200
-    """Held-out puzzles in the tables."""
+    out: Path = Path("runs/demo")  # The folder of its runs. A second demo continues where the first one stopped.
+    puzzles: int = 200  # Held-out puzzles in the tables.
 
     def run(self) -> None:
         out, problems = self.out, SudokuTask.generated(self.puzzles, clues="rao")

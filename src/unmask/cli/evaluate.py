@@ -28,38 +28,28 @@ class Evaluate:
     $ unmask evaluate --denoiser sudoku-9x9-imperfect --schedulers confidence,sas --json out.json --traces traces
     """
 
-    task: str = "sudoku"
-    """The kind of problem: sudoku, arithmetic, ordered, code, countdown, text, antibody, or a plug-in's."""
+    task: str = "sudoku"  # The kind of problem: sudoku, arithmetic, ordered, code, countdown, text, antibody or reaction.
     data: Path | None = None
     """A CSV file of puzzles, or JSON lines of Countdown problems; without it, generated ones of the test split. For text, JSON
     lines of prompts and completions, of which the length is given; a CSV file of antibodies, of which the test side counts."""
-    denoiser: str = "sudoku-9x9"
-    """A shipped name, a folder (or the run that trained it), or a hub id."""
+    denoiser: str = "sudoku-9x9"  # A shipped name, a folder (or the run that trained it), or a hub id.
     schedulers: tuple[str, ...] = ()
     """Names separated by commas; options after colons, as in top_k_random:k=3; sas is the denoiser's learned policy. By default
     the heuristics that suit the task."""
-    blocks: tuple[Count, ...] = ()
-    """Block sizes for semi-autoregressive decoding; several give several rows."""
-    steps: tuple[Count, ...] = ()
-    """Step budgets for parallel decoding; several give several rows."""
+    blocks: tuple[Count, ...] = ()  # Block sizes for semi-autoregressive decoding; several give several rows.
+    steps: tuple[Count, ...] = ()  # Step budgets for parallel decoding; several give several rows.
     pace: tuple[str, ...] = ()
     """Rules for how many per step (threshold:p=0.9, factor, entropy_bound, kl_stable, dilated); several give several rows."""
     baseline: str | None = None
     """The scheduler that the others are compared with, puzzle by puzzle; confidence by default, if it is among them."""
-    limit: int = 200
-    """How many problems."""
-    clues: str | None = None
-    """For generated puzzles: rao, wide, or a range such as 25-35."""
-    batch: int = 64
-    """Canvases decoded together. It changes speed and memory, not results."""
-    seed: int = 0
-    """For generated puzzles and for random orders."""
-    nll: bool = True
-    """Also price the solution exactly along each order (costs a second decoding of what failed)."""
+    limit: int = 200  # How many problems.
+    clues: str | None = None  # For generated puzzles: rao, wide, or a range such as 25-35.
+    batch: int = 64  # Canvases decoded together. It changes speed and memory, not results.
+    seed: int = 0  # For generated puzzles and for random orders.
+    nll: bool = True  # Also price the solution exactly along each order (costs a second decoding of what failed).
     by_difficulty: bool = False
     """Also print accuracy by difficulty: of a puzzle, by the hardest technique that it needs."""
-    json: Path | None = None
-    """Write everything to this file."""
+    json: Path | None = None  # Write everything to this file.
     traces: Path | None = None
     """Also record the most informative problems, for `unmask view` and `unmask report`, into this new folder."""
     trace_cases: Count = 8

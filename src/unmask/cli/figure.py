@@ -28,18 +28,13 @@ class Figure:
     $ unmask figure hero --out docs/hero.svg
     """
 
-    name: Positional[Literal["hero"]]
-    """Which figure."""
-    out: Path
-    """The SVG file to write."""
+    name: Positional[Literal["hero"]]  # Which figure.
+    out: Path  # The SVG file to write.
     trace: Path | None = None
     """Draw this trace; without it, the first of the generated puzzles that only the learned policy solves."""
-    denoiser: str = "sudoku-9x9-imperfect"
-    """The denoiser, with a learned policy that ships (see `unmask presets`)."""
-    puzzles: int = 60
-    """How many generated puzzles to search."""
-    seed: int = 0
-    """Which puzzles."""
+    denoiser: str = "sudoku-9x9-imperfect"  # The denoiser, with a learned policy that ships (see `unmask presets`).
+    puzzles: int = 60  # How many generated puzzles to search.
+    seed: int = 0  # Which puzzles.
 
     def run(self) -> None:
         require_writable(self.out, "<svg")

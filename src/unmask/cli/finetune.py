@@ -28,24 +28,15 @@ class Finetune:
     $ unmask finetune --preset lora-text --data train.jsonl --dtype bfloat16 --device cuda --out runs/adapter-8b
     """
 
-    out: Path
-    """The run's folder: configuration, versions, metrics, checkpoints, and at the end the denoiser."""
-    config: Annotated[SecondStage, Inline]
-    """The preset, each of whose fields is an option."""
-    preset: str = PRESET
-    """The name of a preset, or your own TOML file. See `unmask presets`."""
-    data: Path | None = None
-    """The file to train on, where problems are read; short for --data.file."""
-    resume: bool = False
-    """Continue a run that was interrupted. Without it an existing folder is refused."""
-    samples: int | None = None
-    """Canvases to train on; short for --training.samples."""
-    seed: int | None = None
-    """Another seed for canvases and masks; sets --training.seed and --data.seed."""
-    rounds: int | None = None
-    """Tune the denoiser, learn an order for it, and repeat, this many times."""
-    order_preset: str = "sas-sudoku-9x9-imperfect"
-    """With --rounds: how the orders are learned."""
+    out: Path  # The run's folder: configuration, versions, metrics, checkpoints, and at the end the denoiser.
+    config: Annotated[SecondStage, Inline]  # The preset, each of whose fields is an option.
+    preset: str = PRESET  # The name of a preset, or your own TOML file. See `unmask presets`.
+    data: Path | None = None  # The file to train on, where problems are read; short for --data.file.
+    resume: bool = False  # Continue a run that was interrupted. Without it an existing folder is refused.
+    samples: int | None = None  # Canvases to train on; short for --training.samples.
+    seed: int | None = None  # Another seed for canvases and masks; sets --training.seed and --data.seed.
+    rounds: int | None = None  # Tune the denoiser, learn an order for it, and repeat, this many times.
+    order_preset: str = "sas-sudoku-9x9-imperfect"  # With --rounds: how the orders are learned.
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> Any:

@@ -36,39 +36,25 @@ class Generate:
     $ unmask generate --denoiser models/llada --file prompts.jsonl --json
     """
 
-    denoiser: str
-    """A folder, a safetensors file or a hub id."""
-    prompt: str | None = None
-    """The text to continue, or with --infill the text whose gaps to fill."""
+    denoiser: str  # A folder, a safetensors file or a hub id.
+    prompt: str | None = None  # The text to continue, or with --infill the text whose gaps to fill.
     file: str | None = None
     """JSON lines, each with a "prompt" (a text, or the turns of a conversation); "-" is standard input. Without prompt and file it
     is standard input, which may also be a single prompt as plain text."""
-    length: int = 128
-    """How many tokens at most (L)."""
-    scheduler: str = "confidence"
-    """Any name that `unmask presets` lists, or a learned policy's folder."""
-    decoding: Annotated[Decoding, Inline] = field(default_factory=Decoding)
-    """How to decode."""
-    chat: bool = False
-    """Put prompts into the tokenizer's chat template."""
-    infill: bool = False
-    """The prompts have gaps: <mask> for a token, <mask:8> for eight."""
+    length: int = 128  # How many tokens at most (L).
+    scheduler: str = "confidence"  # Any name that `unmask presets` lists, or a learned policy's folder.
+    decoding: Annotated[Decoding, Inline] = field(default_factory=Decoding)  # How to decode.
+    chat: bool = False  # Put prompts into the tokenizer's chat template.
+    infill: bool = False  # The prompts have gaps: <mask> for a token, <mask:8> for eight.
     tokenizer: str | None = None
     """A folder or hub id, if not the denoiser's own (SMDM has none: TinyLlama/TinyLlama_v1.1)."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """The denoiser's."""
-    device: str | None = None
-    """Such as cuda; auto spreads the denoiser over all devices."""
-    batch: Count = 8
-    """How many prompts at once. Changes speed and memory only."""
-    seed: Seed = 0
-    """For everything that is random."""
-    live: bool = True
-    """On a terminal, show every step as it happens."""
-    lines: bool = False
-    """Print every step, a line each."""
-    json: bool = False
-    """Print JSON instead of text, one object a line."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # The denoiser's.
+    device: str | None = None  # Such as cuda; auto spreads the denoiser over all devices.
+    batch: Count = 8  # How many prompts at once. Changes speed and memory only.
+    seed: Seed = 0  # For everything that is random.
+    live: bool = True  # On a terminal, show every step as it happens.
+    lines: bool = False  # Print every step, a line each.
+    json: bool = False  # Print JSON instead of text, one object a line.
     traces: Path | None = None
     """Also record every step for `unmask view`, into this new folder, a file per prompt. Prompts are decoded one by one."""
 

@@ -34,14 +34,10 @@ class LmEval:
     $ accelerate launch --num_processes 8 -m unmask lm-eval --preset gsm8k-256-64 --device cuda --out runs/gsm8k-shared
     """
 
-    out: Path
-    """The run's folder: config.json, samples.jsonl, scores.jsonl, results.json, traces."""
-    config: OmitArgPrefixes[Config]
-    """The preset, each of whose fields is an option."""
-    preset: str = PRESET
-    """The name of a preset, or your own TOML file. See `unmask presets`."""
-    resume: bool = False
-    """Continue a run that was interrupted. Without it an existing folder is refused."""
+    out: Path  # The run's folder: config.json, samples.jsonl, scores.jsonl, results.json, traces.
+    config: OmitArgPrefixes[Config]  # The preset, each of whose fields is an option.
+    preset: str = PRESET  # The name of a preset, or your own TOML file. See `unmask presets`.
+    resume: bool = False  # Continue a run that was interrupted. Without it an existing folder is refused.
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> Any:

@@ -37,32 +37,20 @@ class Plan:
     """A shape (llada-8b, dream-7b, smdm-1b), a shipped denoiser, a folder, or its config.json. No weight is read."""
     preset: str | None = None
     """A training preset instead: its denoiser, problems and options count. Then only --steps and the device apply."""
-    length: int = 512
-    """Positions of a canvas, prompt and answer together."""
-    answer: int | None = None
-    """Hidden positions of a canvas; without it, all of them."""
-    prompts: int = 3
-    """Prompts per training step."""
-    group: int = 6
-    """Orders per prompt."""
-    steps: int | None = None
-    """Training steps (200, or the preset's)."""
-    budget: int | None = None
-    """Denoiser steps per answer, several reveals in each; without it, one reveal a step."""
-    devices: int = 1
-    """How many; each holds the whole denoiser."""
-    device: str = "h200"
-    """Of which kind: h200, h100, a100, l40s, rtx4090."""
-    utilisation: float = 0.4
-    """The share of the device's peak that forwards reach."""
-    measure: bool = False
-    """Time one real step here instead (with --preset), on the CPU, and plan for this machine."""
+    length: int = 512  # Positions of a canvas, prompt and answer together.
+    answer: int | None = None  # Hidden positions of a canvas; without it, all of them.
+    prompts: int = 3  # Prompts per training step.
+    group: int = 6  # Orders per prompt.
+    steps: int | None = None  # Training steps (200, or the preset's).
+    budget: int | None = None  # Denoiser steps per answer, several reveals in each; without it, one reveal a step.
+    devices: int = 1  # How many; each holds the whole denoiser.
+    device: str = "h200"  # Of which kind: h200, h100, a100, l40s, rtx4090.
+    utilisation: float = 0.4  # The share of the device's peak that forwards reach.
+    measure: bool = False  # Time one real step here instead (with --preset), on the CPU, and plan for this machine.
     recompute: bool = False
     """Price states by a second pass, as the paper does, instead of with the rollout's own forwards."""
-    observed: float | None = None
-    """Seconds that a training step took elsewhere: shows the utilisation they imply."""
-    json: Path | None = None
-    """Also write everything to this file."""
+    observed: float | None = None  # Seconds that a training step took elsewhere: shows the utilisation they imply.
+    json: Path | None = None  # Also write everything to this file.
 
     def run(self) -> None:
         if self.device not in DEVICES:

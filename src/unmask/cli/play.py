@@ -18,12 +18,10 @@ class Play:
     $ unmask play --port 9000 --open-browser
     """
 
-    port: int = 8321
-    """The port to listen at; 0 takes a free one."""
+    port: int = 8321  # The port to listen at; 0 takes a free one.
     host: str = "127.0.0.1"
     """The address to listen at. Any other than this machine's own lets others use the playground."""
-    open_browser: bool = False
-    """Open the page in a browser."""
+    open_browser: bool = False  # Open the page in a browser.
 
     def run(self) -> None:
         server = Playground(self.host, self.port)

@@ -23,18 +23,12 @@ class Pretrain:
     $ unmask pretrain --preset sudoku-9x9-imperfect --out runs/mine
     """
 
-    out: Path
-    """The run's folder: configuration, versions, metrics, checkpoints, and at the end the denoiser."""
-    config: Annotated[Config, Inline]
-    """The preset, each of whose fields is an option."""
-    preset: str = PRESET
-    """The name of a preset, or your own TOML file. See `unmask presets`."""
-    resume: bool = False
-    """Continue a run that was interrupted. Without it an existing folder is refused."""
-    samples: int | None = None
-    """Canvases to train on; short for --training.samples."""
-    seed: int | None = None
-    """Another seed for weights, data and masks; sets --training.seed and --data.seed."""
+    out: Path  # The run's folder: configuration, versions, metrics, checkpoints, and at the end the denoiser.
+    config: Annotated[Config, Inline]  # The preset, each of whose fields is an option.
+    preset: str = PRESET  # The name of a preset, or your own TOML file. See `unmask presets`.
+    resume: bool = False  # Continue a run that was interrupted. Without it an existing folder is refused.
+    samples: int | None = None  # Canvases to train on; short for --training.samples.
+    seed: int | None = None  # Another seed for weights, data and masks; sets --training.seed and --data.seed.
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> Any:

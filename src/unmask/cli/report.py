@@ -24,10 +24,8 @@ class Report:
 
     inputs: Positional[tuple[Path, ...]]
     """Evaluations (`unmask evaluate --json`), folders of studies and of training runs, traces or folders of them, in any order."""
-    out: Path = Path("report.html")
-    """The page to write."""
-    title: str | None = None
-    """Its heading; by default it names the denoisers."""
+    out: Path = Path("report.html")  # The page to write.
+    title: str | None = None  # Its heading; by default it names the denoisers.
 
     def run(self) -> None:
         require_writable(self.out, PAGE)

@@ -20,7 +20,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, field, fields, make_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -129,7 +129,8 @@ def with_config(command: Any, config: Any, marker: Any = Inline) -> Any:
     """
     inline: list[Any] = [("config", Annotated[type(config), marker], field(default=config))]
     for own in fields(command):
-        if own.name in {one.name for one in fields(config)} and own.default is not MISSING:
+        theirs = getattr(config, own.name, MISSING)
+        if own.default is not MISSING and theirs is not MISSING and not is_dataclass(theirs):
             hidden = Annotated[Any, tyro.conf.Suppress, tyro.conf.arg(name=f"own-{own.name}")]
             inline.append((own.name, hidden, field(default=own.default)))
     return make_dataclass(

@@ -44,18 +44,14 @@ class Data:
     $ unmask data --check puzzles.csv
     """
 
-    out: Positional[Path | None] = None
-    """The CSV file to write (puzzle, solution)."""
-    count: int = 1000
-    """How many puzzles."""
-    size: int = 9
-    """4, 6 or 9."""
+    out: Positional[Path | None] = None  # The CSV file to write (puzzle, solution).
+    count: int = 1000  # How many puzzles.
+    size: int = 9  # 4, 6 or 9.
     clues: str | None = None
     """"rao" (the histogram of the corpus in the paper), "wide" (harder), or a range such as 25-35."""
     split: str = "test"
     """train, validation or test. No puzzle has a relative, under the grid's symmetries, in another split."""
-    seed: int = 0
-    """Which corpus."""
+    seed: int = 0  # Which corpus.
     check: Path | None = None
     """Verify this file instead: every row must have exactly one solution. Prints how hard its puzzles are."""
 
@@ -101,28 +97,20 @@ class Decode:
     $ unmask decode puzzles.csv --compare expert --traces traces
     """
 
-    puzzle: Positional[str]
-    """81 (or 16) characters, row by row, 0 or . for a blank; or a CSV file."""
+    puzzle: Positional[str]  # 81 (or 16) characters, row by row, 0 or . for a blank; or a CSV file.
     scheduler: str | None = None
     """Any name that `unmask presets` lists. By default the learned policy, if one ships for the denoiser."""
     denoiser: str | None = None
     """A shipped name, a folder or a hub id; by default the shipped one of the puzzle's size."""
-    decoding: Annotated[Decoding, Inline] = field(default_factory=Decoding)
-    """How to decode."""
-    seed: Seed = 0
-    """For random orders."""
+    decoding: Annotated[Decoding, Inline] = field(default_factory=Decoding)  # How to decode.
+    seed: Seed = 0  # For random orders.
     compare: str | None = None
     """Another scheduler, to see where the two orders part; confidence, when the scheduler is the learned one by default."""
-    json: bool = False
-    """Print JSON instead of boards, one object a line."""
-    live: bool = True
-    """On a terminal, show one puzzle step by step, beside the order it is compared with."""
-    speed: Annotated[float, Field(gt=0, le=1000)] = 12.0
-    """Steps a second of what is shown live."""
-    lines: bool = False
-    """Print every step, a line each, before the boards."""
-    traces: Path | None = None
-    """Also record every step for `unmask view`, into this new folder, a file per puzzle."""
+    json: bool = False  # Print JSON instead of boards, one object a line.
+    live: bool = True  # On a terminal, show one puzzle step by step, beside the order it is compared with.
+    speed: Annotated[float, Field(gt=0, le=1000)] = 12.0  # Steps a second of what is shown live.
+    lines: bool = False  # Print every step, a line each, before the boards.
+    traces: Path | None = None  # Also record every step for `unmask view`, into this new folder, a file per puzzle.
 
     def __post_init__(self) -> None:
         if self.json and self.lines:

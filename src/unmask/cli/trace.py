@@ -31,20 +31,13 @@ class Trace:
 
     puzzles: Positional[str | None] = None
     """A puzzle written out, or a CSV file; without it, generated puzzles that no shipped denoiser was trained on."""
-    out: Path = Path("traces")
-    """The folder for the traces, a file per puzzle. It must be new or empty."""
-    schedulers: tuple[str, ...] = ("confidence", "sas")
-    """Names, separated by commas, as `unmask evaluate` takes them."""
-    denoiser: str = "sudoku-9x9-imperfect"
-    """A shipped name, a folder (or the run that trained it), or a hub id."""
-    clues: str | None = None
-    """For generated puzzles: rao, wide, or a range such as 25-35."""
-    decoding: Annotated[Decoding, Inline] = field(default_factory=Decoding)
-    """How to decode."""
-    limit: Count = 20
-    """How many puzzles."""
-    seed: Seed = 0
-    """For generated puzzles and for random orders."""
+    out: Path = Path("traces")  # The folder for the traces, a file per puzzle. It must be new or empty.
+    schedulers: tuple[str, ...] = ("confidence", "sas")  # Names, separated by commas, as `unmask evaluate` takes them.
+    denoiser: str = "sudoku-9x9-imperfect"  # A shipped name, a folder (or the run that trained it), or a hub id.
+    clues: str | None = None  # For generated puzzles: rao, wide, or a range such as 25-35.
+    decoding: Annotated[Decoding, Inline] = field(default_factory=Decoding)  # How to decode.
+    limit: Count = 20  # How many puzzles.
+    seed: Seed = 0  # For generated puzzles and for random orders.
 
     def run(self) -> None:
         require_new_folder(self.out)

@@ -30,22 +30,16 @@ class Train:
     $ unmask train --task text --denoiser llada-folder --data train.jsonl --out runs/text-order
     """
 
-    out: Path
-    """The run's folder: configuration, versions, metrics, checkpoints, and at the end the best policy."""
-    config: Annotated[PolicyRun, Inline]
-    """The preset, each of whose fields is an option."""
+    out: Path  # The run's folder: configuration, versions, metrics, checkpoints, and at the end the best policy.
+    config: Annotated[PolicyRun, Inline]  # The preset, each of whose fields is an option.
     task: str | None = None
     """sudoku, text, antibody, arithmetic, ordered, code or countdown. The preset's, or with neither, sudoku."""
     preset: str | None = None
     """The name of a preset, or your own TOML file; by default the task's. See `unmask presets`."""
-    data: Path | None = None
-    """The file to train on, where problems are read; short for --data.file."""
-    resume: bool = False
-    """Continue a run that was interrupted. Without it an existing folder is refused."""
-    steps: int | None = None
-    """Training steps; short for --training.steps."""
-    seed: int | None = None
-    """Another seed for weights, problems and orders; sets --training.seed and --data.seed."""
+    data: Path | None = None  # The file to train on, where problems are read; short for --data.file.
+    resume: bool = False  # Continue a run that was interrupted. Without it an existing folder is refused.
+    steps: int | None = None  # Training steps; short for --training.steps.
+    seed: int | None = None  # Another seed for weights, problems and orders; sets --training.seed and --data.seed.
 
     @classmethod
     def from_words(cls, words: Sequence[str]) -> Any:

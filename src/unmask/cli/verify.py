@@ -20,16 +20,11 @@ class Verify:
     $ unmask verify --json claims.json
     """
 
-    denoiser: str = "sudoku-4x4"
-    """A denoiser of 4x4 boards."""
-    puzzles: int = 3
-    """How many boards; each is enumerated with all its orders."""
-    clues: int = 8
-    """Given cells of a board: with 8 there are 256 states."""
-    seed: int = 1
-    """Which boards, and which random tables."""
-    json: Path | None = None
-    """Also write the rows to this file."""
+    denoiser: str = "sudoku-4x4"  # A denoiser of 4x4 boards.
+    puzzles: int = 3  # How many boards; each is enumerated with all its orders.
+    clues: int = 8  # Given cells of a board: with 8 there are 256 states.
+    seed: int = 1  # Which boards, and which random tables.
+    json: Path | None = None  # Also write the rows to this file.
 
     def run(self) -> None:
         if self.json is not None:

@@ -25,10 +25,8 @@ class View:
 
     traces: Positional[tuple[Path, ...]]
     """Trace files, or folders of them (see `unmask trace`). Traces of the same problem can be compared."""
-    out: Path = Path("orders.html")
-    """The page to write."""
-    title: str = viewer.TITLE
-    """Its heading."""
+    out: Path = Path("orders.html")  # The page to write.
+    title: str = viewer.TITLE  # Its heading.
 
     def run(self) -> None:
         found = _read_traces(self.traces)

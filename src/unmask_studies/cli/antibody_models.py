@@ -19,12 +19,10 @@ class AntibodyModels:
     $ unmask antibody-models models --models sapiens-h sapiens-l
     """
 
-    out: Positional[Path] = Path("antibody-models")
-    """The folder to write; each model gets a folder of its own in it."""
+    out: Positional[Path] = Path("antibody-models")  # The folder to write; each model gets a folder of its own in it.
     models: tuple[str, ...] = ()
     """Which of them: antiberty (97 MB), sapiens-h and sapiens-l (7 MB together). All by default."""
-    wheels: Path | None = None
-    """A folder that holds the wheels already, for machines without PyPI."""
+    wheels: Path | None = None  # A folder that holds the wheels already, for machines without PyPI.
 
     def run(self) -> None:
         for folder in install(self.out, self.models, self.wheels):

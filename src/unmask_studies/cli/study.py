@@ -30,20 +30,14 @@ class Study:
     options a study has its own, the fields of its preset: `unmask study NAME --help` shows them.
     """
 
-    name: Positional[str] = "list"
-    """Which study; `list`, or nothing, lists them."""
+    name: Positional[str] = "list"  # Which study; `list`, or nothing, lists them.
     out: Path | None = None
     """The study's folder: configuration, pieces, study.json, tables.md, figures. By default runs/study/NAME."""
-    quick: bool = False
-    """A small version, for a look: its numbers are not results."""
-    resume: bool = False
-    """Continue a study that was interrupted. Without it an existing folder is refused."""
-    preset: Path | None = None
-    """Your own TOML file, in place of the study's preset."""
-    generated: bool = True
-    """Generated puzzles, too. With --no-generated only those of --data."""
-    limit: int | None = None
-    """How many puzzles of each set, in place of the preset's numbers."""
+    quick: bool = False  # A small version, for a look: its numbers are not results.
+    resume: bool = False  # Continue a study that was interrupted. Without it an existing folder is refused.
+    preset: Path | None = None  # Your own TOML file, in place of the study's preset.
+    generated: bool = True  # Generated puzzles, too. With --no-generated only those of --data.
+    limit: int | None = None  # How many puzzles of each set, in place of the preset's numbers.
     reuse: tuple[Path, ...] = ()
     """Folders of other studies: what they have measured already, on the same puzzles, is not measured again."""
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from support.playground import ONLY, SMALL, WIKIPEDIA, free, until
-from unmask.cli.play import play
+from unmask.cli.play import Play
 from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import list_denoisers, load_denoiser
@@ -338,14 +338,14 @@ def test_a_port_in_use_names_another(server: Playground) -> None:
     with pytest.raises(ValueError, match=rf"port {server.port} .* is in use: name another one, such as --port \d+"):
         play(port=server.port)
     with pytest.raises(ValueError, match=r"expected a port in 0 \.\. 65535, got 70000"):
-        play(port=70000)
+        Play(port=70000).run()
     with pytest.raises(ValueError, match=r"cannot listen at 203\.0\.113\.7, port 0"):
-        play(port=0, host="203.0.113.7")
+        Play(port=0, host="203.0.113.7").run()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_the_command_says_where_and_ends_on_ctrl_c(host: str) -> None:
-    command = [sys.executable, "-c", f"from unmask.cli.play import play; play(port=0, host={host!r})"]
+    command = [sys.executable, "-c", f"from unmask.cli.play import Play; Play(port=0, host={host!r}).run()"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
     assert running.stdout is not None
     url = running.stdout.readline().strip()

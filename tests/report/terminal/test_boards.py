@@ -28,7 +28,6 @@ from unmask.tasks.sudoku import parse, solve
 
 SMALL = "1200000040320000"  # of the playground: with this denoiser the learned order solves it and confidence does not
 MODEL = ("--denoiser", "sudoku-4x4-imperfect")
-COMMANDS = {"decode": cli_decode.decode}
 
 
 class Screen:
