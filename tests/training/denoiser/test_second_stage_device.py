@@ -126,5 +126,5 @@ def test_unavailable_device_is_a_one_line_error(
 def test_offloaded_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = cpu_offload(load_denoiser(TUNE.denoiser), execution_device=torch.device("cpu"))
     monkeypatch.setattr(second_stage, "load_denoiser", lambda *_, **__: waiting)
-    with pytest.raises(ValueError, match="does not fit the devices and waits in the CPU's memory"):
+    with pytest.raises(ValueError, match="does not fit the devices and is kept in the CPU's memory"):
         list(run_second_stage(TUNE, tmp_path / "run"))

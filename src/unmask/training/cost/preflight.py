@@ -12,6 +12,7 @@ steps per order (``K``, or the budget), ``V`` vocabulary. A training step needs
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -54,16 +55,15 @@ class Work:
     forwards: int = 1
 
     def __post_init__(self) -> None:
-        if not self.hidden or min(self.hidden) < 1 or max(self.hidden) > self.length:
+        if not self.hidden or not 1 <= max(self.hidden) <= self.length:
             raise ValueError(f"an answer must hide 1 to {self.length} positions (the length), got {self.hidden[:3]}")
 
     @classmethod
     def of(cls, canvas: Canvas, mask_id: int, training: PolicyTraining) -> Work:
         """A training on problems like these canvases."""
         hidden = tuple(int(k) for k in canvas.answer(mask_id).sum(1).tolist())
-        rounds = 1 + -(
-            -training.steps // training.validate_every
-        )  # before the first step, every so many, and at the end
+        # Before the first step, every so many, and at the end.
+        rounds = 1 + math.ceil(training.steps / training.validate_every)
         return cls(canvas.tokens.shape[1], hidden, training, training.validate * rounds)
 
     def turns(self, hidden: int) -> int:
