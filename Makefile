@@ -61,12 +61,13 @@ slow: env ## the slow, seeded tests: learning an order beats confidence
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
 
 soak: env ## hundreds of kills and resumes, then a training whose memory is watched (SOAK=600 seconds)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/kill_harness.py --kills 100
-	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py --seconds $(SOAK)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/support/kill_harness.py --kills 100
+	OMP_NUM_THREADS=1 $(BIN)/python tests/support/soak.py --seconds $(SOAK)
 
-lint: env ## ruff and pyright
+lint: env ## ruff, import-linter and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/pyright
 
 clean: ## remove the environment and everything built

@@ -9,6 +9,7 @@ import atheris  # pyright: ignore[reportMissingImports]
 
 COMPILED = [f"unmask.tasks.sudoku.{name}" for name in ("canonical", "eliminations", "generate", "solver", "techniques")]
 """Numba compiles these, which it cannot do with what the fuzzer puts into their bytecode."""
+LOGS = Path(__file__).parent
 with atheris.instrument_imports(include=["unmask", "json", "csv", "tomllib"], exclude=COMPILED):
     import targets
 
@@ -38,14 +39,14 @@ def main() -> None:
     options = [word for word in sys.argv[1:] if word.startswith("-")]
     if unknown := set(names) - set(targets.TARGETS):
         sys.exit(f"no target {', '.join(sorted(unknown))}: expected some of {', '.join(targets.TARGETS)}")
-    for name in names:  # what is compiled is compiled once, and on nobody's clock
+    for name in names:  # what is compiled is compiled once, outside the time limit
         for content in targets.seeds()[name]:
             once(name, content)
     children = {}
     for name in names:  # forks, since importing torch takes longer than many a run
         child = os.fork()
         if child == 0:
-            log = os.open(f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            log = os.open(LOGS / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)
             os.dup2(log, 2)
             fuzz(name, options)
@@ -55,7 +56,7 @@ def main() -> None:
     while children:
         child, status = os.wait()
         name = children.pop(child)
-        lines = Path(f"{name}.log").read_text(errors="replace").splitlines()
+        lines = (LOGS / f"{name}.log").read_text(errors="replace").splitlines()
         print(
             f"{name}: {'found something, see ' + name + '.log' if status else next(iter(lines[-1:]), '')}", flush=True
         )

@@ -1,4 +1,4 @@
-"""What reads files and requests of strangers, as functions of bytes: each returns or raises one of ``REFUSALS``, nothing else.
+"""Readers of untrusted files and requests, as functions of bytes: each returns or raises one of ``REFUSALS``, nothing else.
 
 ``seeds`` are good inputs to begin from. ``tests/test_fuzz.py`` calls the targets with inputs that hypothesis makes, ``fuzz/run.py``
 with those of a coverage-guided fuzzer.
@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save, save_file
 
-from unmask.assets import MODELS, POLICIES
+from unmask.assets import MODELS, POLICIES, PRESETS
 from unmask.denoisers import loading
 from unmask.denoisers.checkpoint import load_folder
 from unmask.report.playground.incoming import JSON, Refused, names_server, read_json
@@ -33,7 +33,6 @@ from unmask.training.denoiser.second_stage import SecondStage
 from unmask.training.policy.run import Learn
 
 REFUSALS = (ValueError, Refused)
-PRESETS = Path(loading.__file__).parents[1] / "preset_files"
 FIELDS: dict[str, type] = {"puzzle": str, "orders": list, "seed": int}
 LLADA = {
     "architectures": ["LLaDAModelLM"],
@@ -69,29 +68,29 @@ def place() -> Path:
     return folder
 
 
-def written(name: str, content: bytes) -> Path:
+def write(name: str, content: bytes) -> Path:
     path = place() / name
     path.write_bytes(content)
     return path
 
 
 def puzzles(content: bytes) -> None:
-    read_csv(written("puzzles.csv", content), limit=20)
+    read_csv(write("puzzles.csv", content), limit=20)
 
 
 def preset(content: bytes) -> None:
-    path = written("preset.toml", content)
+    path = write("preset.toml", content)
     for kind in (Learn, Pretrain, SecondStage):
         load_preset(path, kind)
 
 
 def denoiser_config(content: bytes) -> None:
-    load_folder(written("denoiser/config.json", content).parent)
+    load_folder(write("denoiser/config.json", content).parent)
 
 
 def family_config(content: bytes) -> None:
     """Published families only: what transformers does with its own configurations is not ours."""
-    path = written("family/config.json", content)
+    path = write("family/config.json", content)
     original = loading.load_masked_lm
 
     def refuse(*_: object) -> None:
@@ -105,20 +104,20 @@ def family_config(content: bytes) -> None:
 
 
 def tokenizer(content: bytes) -> None:
-    loading.added_tokens(written("family/tokenizer.json", content).parent)
-    loading.added_tokens(written("family/tokenizer_config.json", content).parent)
+    loading.added_tokens(write("family/tokenizer.json", content).parent)
+    loading.added_tokens(write("family/tokenizer_config.json", content).parent)
 
 
 def safetensors(content: bytes) -> None:
-    load_folder(written("weights/model.safetensors", content).parent)
+    load_folder(write("weights/model.safetensors", content).parent)
 
 
 def policy_config(content: bytes) -> None:
-    load_scheduler(str(written("policy/config.json", content).parent))
+    load_scheduler(str(write("policy/config.json", content).parent))
 
 
 def policy_weights(content: bytes) -> None:
-    load_scheduler(str(written("policy_weights/model.safetensors", content).parent))
+    load_scheduler(str(write("policy_weights/model.safetensors", content).parent))
 
 
 def trace(content: bytes) -> None:
@@ -136,7 +135,7 @@ def request(content: bytes) -> None:
 
 def json_lines(content: bytes) -> None:
     """Metrics are written by us and torn by kills: nothing in them is an error."""
-    written("run/metrics.jsonl", content)
+    write("run/metrics.jsonl", content)
     run = Run(place() / "run")
     before = run.metrics()
     run.rewind(3)
@@ -162,11 +161,11 @@ def typed(content: bytes) -> None:
 
 
 def countdown(content: bytes) -> None:
-    read_problems(written("countdown.jsonl", content), limit=20)
+    read_problems(write("countdown.jsonl", content), limit=20)
 
 
-def _shipped(*parts: str) -> bytes:
-    return MODELS.joinpath(*parts).read_bytes()
+def _read(folder: Path, *parts: str) -> bytes:
+    return folder.joinpath(*parts).read_bytes()
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
@@ -213,15 +212,15 @@ def seeds() -> dict[str, list[bytes]]:
     return {
         "puzzles": [b"puzzle,solution\n1..............4,\n", b"..3.3...........\n"],
         "preset": [path.read_bytes() for path in sorted(PRESETS.glob("*/*.toml"))[:6]],
-        "denoiser_config": [_shipped("sudoku-4x4", "config.json")],
+        "denoiser_config": [_read(MODELS, "sudoku-4x4", "config.json")],
         "family_config": [json.dumps(LLADA).encode(), b'{"model_type": "Dream", "rope_scaling": {"type": "linear"}}'],
         "tokenizer": [
             b'{"added_tokens": [{"content": "a", "id": 1}]}',
             b'{"added_tokens_decoder": {"5": {"content": "b"}}}',
         ],
-        "safetensors": [save({"embedding.weight": torch.zeros(2, 2)}), _shipped("sudoku-4x4", "model.safetensors")],
-        "policy_config": [_shipped("policies", "sas-sudoku-4x4", "config.json")],
-        "policy_weights": [save({"x": torch.zeros(2)}), _shipped("policies", "sas-sudoku-4x4", "model.safetensors")],
+        "safetensors": [save({"embedding.weight": torch.zeros(2, 2)}), _read(MODELS, "sudoku-4x4", "model.safetensors")],
+        "policy_config": [_read(POLICIES, "sas-sudoku-4x4", "config.json")],
+        "policy_weights": [save({"x": torch.zeros(2)}), _read(POLICIES, "sas-sudoku-4x4", "model.safetensors")],
         "trace": [json.dumps(TINY_TRACE).encode()],
         "request": [b'127.0.0.1:8000\n{"puzzle": "1", "orders": ["a"], "seed": 3}'],
         "typed": [b"1..............4", b"puzzle,solution\n1..............4,\n"],

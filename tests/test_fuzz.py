@@ -1,4 +1,4 @@
-"""Files and requests of strangers, made by hypothesis: bytes, good files cut and spliced, good JSON with a value that does not fit.
+"""Untrusted files and requests, made by hypothesis: bytes, good files cut and spliced, good JSON with a value that does not fit.
 
 The targets are those of fuzz/, which a coverage-guided fuzzer runs for longer. Each may refuse in one way, and do nothing else.
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from unmask.denoisers.folder import save_denoiser
+from unmask.denoisers.checkpoint import save_denoiser
 
 from support.commands import Call
 from unmask.cli import main as cli

@@ -84,8 +84,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KB."""
     place = tmp_path / "disk"
     place.mkdir()
-    asked = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
-    if os.geteuid() or subprocess.run(asked, capture_output=True, check=False).returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("a small file system cannot be mounted here")
     try:
         yield place
@@ -112,18 +112,18 @@ def test_a_disk_that_is_really_full(command: Call, small_disk: Path, training: P
 
 def test_a_file_that_may_not_grow(training: Path, half: Path, command: Call) -> None:
     """Checkpoints do not fit, metrics do: the error names the file, and the checkpoint before still counts."""
-    limit, said = 3000, training.parent / "said"
+    limit, output = 3000, training.parent / "output"
     assert any(path.stat().st_size > limit for path in training.rglob("state.safetensors"))
     child = os.fork()
     if child == 0:  # the limit can be lowered, but not raised again
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         try:
             code, _, err = command("train", "--preset", "tiny.toml", "--out", "half", "--resume")
-            said.write_text(f"{code} {err}")
+            output.write_text(f"{code} {err}")
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    code, _, err = said.read_text().partition(" ")
+    code, _, err = output.read_text().partition(" ")
     one_line(int(code), err, "File too large")
     goes_on(command, training, half)
 
@@ -404,7 +404,7 @@ def test_a_file_that_holds_no_puzzles(content: bytes, command: Call, tmp_path: P
 
 
 class Planted:
-    """What runs whatever it is told to as soon as it is unpickled."""
+    """Runs a command as soon as it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -512,7 +512,7 @@ def test_killed_hundreds_of_times(tmp_path: Path) -> None:
 
 
 def test_tensors_of_a_header_that_lies(tmp_path: Path) -> None:
-    """A header that asks for more than the file has is refused by safetensors, and said in a line."""
+    """A header that asks for more than the file has is refused by safetensors, in a line."""
     folder = save_denoiser(load_denoiser("sudoku-4x4"), tmp_path / "mine")  # pyright: ignore
     for header in (
         b"",

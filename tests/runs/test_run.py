@@ -162,7 +162,7 @@ def test_save_and_load_bit_for_bit(tmp_path: Path) -> None:
 
 def test_save_keeps_two_and_points_to_the_last(tmp_path: Path) -> None:
     run = Run.create(tmp_path, Config())
-    (tmp_path / "checkpoints" / "best").mkdir(parents=True)  # somebody's own copy
+    (tmp_path / "checkpoints" / "best").mkdir(parents=True)  # a copy of the user's own
     for step in (1, 2, 3, 3):
         run.save(step, {"x": torch.tensor([step])}, {})
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())

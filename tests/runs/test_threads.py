@@ -1,4 +1,4 @@
-"""What is set before torch loads, and what is left to whoever set it."""
+"""The environment that is set before torch loads, and what is not overwritten."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unmask.runs.threads import SPINS
     ("given", "spins"),
     [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
 )
-def test_spins_are_bounded_unless_somebody_decides(given: dict[str, str], spins: str | None) -> None:
+def test_spins_are_bounded_unless_the_environment_sets_them(given: dict[str, str], spins: str | None) -> None:
     """The variable is there before torch is loaded: later, OpenMP would not read it."""
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     script = (

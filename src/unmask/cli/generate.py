@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -89,37 +90,36 @@ class Generate:
         batch = self.batch if self.traces is None else 1  # a trace counts the denoiser calls of its own problem
         for start in range(0, len(prompts), batch):
             part = prompts[start : start + batch]
+            inputs = [as_turns(prompt) for prompt in part] if self.chat else part
             # The seeds of `unmask evaluate`: the batch size changes nothing.
             seeds = [self.seed * 2**32 + start + row for row in range(len(part))]
-            inputs = [as_turns(prompt) for prompt in part] if self.chat else part
             if self.infill:
-                canvas = gap_canvas(model, words, inputs)
+                canvas, complete = gap_canvas(model, words, inputs), infill
             else:
                 canvas = prompt_canvas(model, words, inputs, self.length)
+                complete = partial(generate, length=self.length)
             shown = LiveText(canvas, pieces, () if self.infill else model.end_ids, prompt=self.infill)
             with self._watch(shown) as on_step:
                 watch = Watch(on_step, self.traces is not None)
-                if self.infill:
-                    done = infill(model, words, inputs, scheduler, self.decoding, seeds=seeds, watch=watch)
-                else:
-                    length = self.length
-                    done = generate(
-                        model, words, inputs, scheduler, self.decoding, length=length, seeds=seeds, watch=watch
-                    )
+                done = complete(model, words, inputs, scheduler, self.decoding, seeds=seeds, watch=watch)
             shown.finish(done.trajectory.tokens)
             if self.traces is not None:
-                problem = _name_problem(part[0], start)
-                trajectories = {self.scheduler: done.trajectory}
+                trajectories, problem = {self.scheduler: done.trajectory}, _name_problem(part[0], start)
                 recorded = of_texts(model, pieces, done.canvas, trajectories, self.denoiser, self.decoding, [problem])
                 self.traces.mkdir(parents=True, exist_ok=True)
                 write(recorded[0], self.traces / f"{start + 1:04d}.json")
-            for row, text in enumerate(done.texts):
-                if self.json:
-                    record = {"prompt": part[row], "text": text, **_record(done, row, canvas)}
-                    sys.stdout.write(json_text.dumps(record) + "\n")
-                else:
-                    console.print(_heading(done, row, start + row, len(prompts)), style="dim")
-                    console.print(shown.row(row) if console.is_terminal else Text(printable(text)), soft_wrap=True)
+            for row in range(len(part)):
+                self._print(done, canvas, shown, row, part[row], (start + row, len(prompts)))
+
+    def _print(
+        self, done: Generation, canvas: TextCanvas, shown: LiveText, row: int, prompt: Any, number: tuple[int, int]
+    ) -> None:
+        text = done.texts[row]
+        if self.json:
+            sys.stdout.write(json_text.dumps({"prompt": prompt, "text": text, **_record(done, row, canvas)}) + "\n")
+        else:
+            console.print(_heading(done, row, *number), style="dim")
+            console.print(shown.row(row) if console.is_terminal else Text(printable(text)), soft_wrap=True)
 
     @contextmanager
     def _watch(self, shown: LiveText) -> Iterator[Callable[[Step], None] | None]:
@@ -179,20 +179,24 @@ def _read_prompts(prompt: str | None, file: str | None) -> list[Any]:
         raise ValueError(f"expected a prompt or a file, not both: got --prompt and --file {file}")
     if prompt is not None:
         return [prompt]
-    if file is None and sys.stdin.isatty():
-        raise ValueError("there is nothing to continue: give --prompt TEXT, --file FILE, or prompts on standard input")
-    piped = file is None or file == "-"
-    source = "standard input" if piped else file
-    try:
-        text = sys.stdin.read() if piped else Path(file).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{source} is not UTF-8: {error.reason}") from error
-    if piped and text.strip() and not text.lstrip().startswith("{"):
+    source, text = _read_text(file)
+    if file in (None, "-") and text.strip() and not text.lstrip().startswith("{"):
         return [text.removesuffix("\n")]
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    lines = [(f"{source}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
         raise ValueError(f'{source} has no prompts: expected JSON lines with a "prompt" each')
-    return [_read_line(line, f"{source}, line {number}") for number, line in lines]
+    return [_read_line(line, place) for place, line in lines]
+
+
+def _read_text(file: str | None) -> tuple[str, str]:
+    """A file or standard input: its name, and what it holds."""
+    if file is None and sys.stdin.isatty():
+        raise ValueError("there is nothing to continue: give --prompt TEXT, --file FILE, or prompts on standard input")
+    source = "standard input" if file in (None, "-") else str(file)
+    try:
+        return source, sys.stdin.read() if file in (None, "-") else Path(source).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is not UTF-8: {error.reason}") from error
 
 
 def _read_line(line: str, place: str) -> Any:

@@ -60,8 +60,7 @@ def run(commands: EntryPoints, prog: str, description: str) -> None:
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows "?" instead of failing
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
-    before = signal.signal(signal.SIGTERM, _terminate)
-    words = sys.argv[1:]
+    before, words = signal.signal(signal.SIGTERM, _terminate), sys.argv[1:]
     try:
         if words[:1] in (["-h"], ["--help"]):
             console.print(_overview(commands, prog, description), soft_wrap=True)
@@ -74,21 +73,31 @@ def run(commands: EntryPoints, prog: str, description: str) -> None:
         # The reader of the output has left. The interpreter must not try to flush the rest on its way out.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except Terminated:
-        _leave(prog, f"terminated{_how_to_resume(commands, words)}", 143)
-    except KeyboardInterrupt:
-        _leave(prog, f"interrupted{_how_to_resume(commands, words)}", 130)
-    except ValueError as error:
-        _leave(prog, str(error), 2)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        _leave(prog, reason if error.filename is None else f"{reason}: {error.filename}", 2)
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+    except (KeyboardInterrupt, ValueError, OSError, MemoryError, RuntimeError) as error:
+        message, code = _describe(error)
+        if message is None:
             raise
-        _leave(prog, f"out of memory ({(str(error).splitlines() or [''])[0]}): use smaller batches or sizes", 2)
+        line = " ".join(f"{prog}: {message}{_how_to_resume(commands, words) if code != 2 else ''}".split())
+        errors.print(line, style="red" if code == 2 else "yellow", soft_wrap=True)
+        sys.exit(code)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _describe(error: BaseException) -> tuple[str | None, int]:
+    """The line that an error ends with, and the exit code; None for one that is a bug."""
+    if isinstance(error, KeyboardInterrupt):
+        return ("terminated", 143) if isinstance(error, Terminated) else ("interrupted", 130)
+    if isinstance(error, ValueError):
+        return str(error), 2
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        return reason if error.filename is None else f"{reason}: {error.filename}", 2
+    # Only devices have an exception of their own for it in torch; the CPU's allocator raises a RuntimeError.
+    own = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if own or "can't allocate memory" in str(error):
+        return f"out of memory ({str(error).partition(chr(10))[0]}): use smaller batches or sizes", 2
+    return None, 1
 
 
 def parse(commands: EntryPoints, prog: str, words: Sequence[str]) -> Any:
@@ -144,12 +153,9 @@ def list_options(kind: Any) -> dict[str, Any]:
         parser = _parsers.ParserSpecification.from_callable_or_type(
             marked, set(), None, set(), tyro.MISSING_NONPROP, "", "", "", support_single_arg_types=False, prog_suffix=""
         )
-        found = [
-            one.arg
-            for one in parser.get_args_including_children()
-            if not (one.arg.is_positional() or one.arg.is_suppressed())
-        ]
-        named = {flag: arg for arg in found for flag in arg.lowered.name_or_flags}
+        found = [one.arg for one in parser.get_args_including_children()]
+        shown = [arg for arg in found if not arg.is_positional() and not arg.is_suppressed()]
+        named = {flag: arg for arg in shown for flag in arg.lowered.name_or_flags}
     flags = {flag: arg for flag, arg in named.items() if arg.lowered.action == "boolean_optional_action"}
     return named | {str(flag_to_inverse(flag)): arg for flag, arg in flags.items()}
 
@@ -294,17 +300,5 @@ def _how_to_resume(commands: EntryPoints, words: Sequence[str]) -> str:
     return f"; {words[0]} goes on with --resume" if "resume" in fields else ""
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    """Only devices have an exception of their own for it in torch; the CPU's allocator raises a RuntimeError."""
-    own = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return own or "can't allocate memory" in str(error)
-
-
 def _terminate(_signal: int, _frame: Any) -> NoReturn:
     raise Terminated
-
-
-def _leave(prog: str, message: str, code: int) -> NoReturn:
-    line = " ".join(message.split())
-    errors.print(f"{prog}: {line}", style="red" if code == 2 else "yellow", soft_wrap=True)
-    sys.exit(code)

@@ -131,7 +131,7 @@ class Decode:
         if self.traces is not None:
             require_new_folder(self.traces)
         boards, solutions = _read_boards(self.puzzle)
-        name, schedulers, model = self._load(round(boards.shape[1] ** 0.5))
+        name, labels, schedulers, model = self._load(round(boards.shape[1] ** 0.5))
         for row, (board, solution) in enumerate(zip(boards, solutions, strict=True)):
             tokens, truth = (torch.from_numpy(cells.astype(np.int64))[None] for cells in (board, solution))
             canvas = Canvas(tokens, truth, torch.ones_like(tokens, dtype=torch.bool))
@@ -144,17 +144,17 @@ class Decode:
                 self.traces.mkdir(parents=True, exist_ok=True)
                 recorded = trace.of(model, trajectories, canvas, about, self.decoding, problem=problem)
                 trace.write(recorded, self.traces / f"{row + 1:04d}.json")
-            filled = {one: Filled(trajectory, solution) for one, trajectory in trajectories.items()}
+            filled = [(label, Filled(trajectories[label], solution)) for label in labels]
             if self.json:
                 sys.stdout.write(json_text.dumps(_record(board, name, filled)) + "\n")
             else:
                 _watch(
-                    LiveBoards(board, solution, [one.lane(label) for label, one in filled.items()]), self, len(boards)
+                    LiveBoards(board, solution, [one.lane(label) for label, one in dict(filled).items()]), self, len(boards)
                 )
                 _show(filled, name)
 
-    def _load(self, size: int) -> tuple[str, dict[str, Scheduler], Any]:
-        """The denoiser's name, the scheduler and the one it is compared with, and the denoiser."""
+    def _load(self, size: int) -> tuple[str, list[str], dict[str, Scheduler], Any]:
+        """The denoiser's name; the names of the scheduler and of the one it is compared with; these; and the denoiser."""
         name = self.denoiser or SHIPPED.get(size)
         if name is None:
             raise ValueError(
@@ -164,10 +164,11 @@ class Decode:
         names = [self.scheduler or "confidence", self.compare]
         if self.scheduler is None and f"sas-{name}" in list_policies():
             names = ["sas", self.compare or "confidence"]
-        schedulers = {one: load_scheduler(one, model, name) for one in names if one is not None}
+        labels = [one for one in names if one is not None]
+        schedulers = {label: load_scheduler(label, model, name) for label in labels}
         if fits != size:
             raise ValueError(f"{name} decodes {fits}x{fits} boards, but the puzzle is {size}x{size}")
-        return name, schedulers, model
+        return name, labels, schedulers, model
 
     def _decode(
         self, model: Any, schedulers: dict[str, Scheduler], canvas: Canvas, seeds: torch.Tensor
@@ -236,9 +237,9 @@ class Filled:
         return Lane(name, self.answer, tuple(self.order[:count]), steps)
 
 
-def _record(board: np.ndarray, name: str, filled: dict[str, Filled]) -> dict[str, Any]:
+def _record(board: np.ndarray, name: str, filled: list[tuple[str, Filled]]) -> dict[str, Any]:
     """One line of JSON; of two schedulers, the second is in "compared"."""
-    (scheduler, first), *others = filled.items()
+    (scheduler, first), *others = filled
     record = {"puzzle": format_board(board), "denoiser": name, "scheduler": scheduler, **first.record()}
     for compared, other in others:
         record["compared"] = {"scheduler": compared, "parts_at": first.parts_at(other), **other.record()}
@@ -260,8 +261,8 @@ def _watch(shown: LiveBoards, options: Decode, puzzles: int) -> None:
                 time.sleep(1 / options.speed)
 
 
-def _show(filled: dict[str, Filled], name: str) -> None:
-    (scheduler, first), *others = filled.items()
+def _show(filled: list[tuple[str, Filled]], name: str) -> None:
+    (scheduler, first), *others = filled
     trajectory, wrong = first.trajectory, first.wrong
     cost = f"{trajectory.denoiser_calls} denoiser calls, {trajectory.seconds:.2f} s"
     console.print(f"{scheduler} order, {name}: {first.verdict()}; {cost}")

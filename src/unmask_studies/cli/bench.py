@@ -27,7 +27,7 @@ class Bench:
     """
 
     name: Positional[str] = "all"
-    """caches (what they save and cost), policy-cost (what a learned policy adds to decoding), decoding (against the published loops),
+    """caches (what they save and cost), policy-cost (what a learned policy adds to decoding), decoding (against the published loops)
     learning (against recomputed and free rollouts), throughput (against a matrix product), growth (with length, vocabulary,
     batch and group), processes (two against one, wall time: on idle cores), or all."""
     quick: bool = False
