@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from unmask.evaluation.evaluate import Report
-from unmask.report import cases, figures
+from unmask.report import cases, figures, numbers
 from unmask.report.figures import Bar
 from unmask.report.gather import Evaluation, Training
-from unmask.report.tables import better, differs, lead, minus, name_of, pairs, table
+from unmask.report.tables import better, differs, lead, name_of, pairs, table
 from unmask.tasks.sudoku.techniques import TECHNIQUES
 
 QUANTITIES = {
@@ -104,7 +104,8 @@ def _strata(report: Report, nth: int) -> dict[str, Any] | None:
         "left_out": [titles[label] for label in labels if titles[label] not in groups],
         "labels": list(titles.values()),
         "rows": [
-            (name_of(row, several), [f"{100 * row.strata[label].exact:.1f}" for label in labels]) for row in report.rows
+            (name_of(row, several), [numbers.percent(row.strata[label].exact) for label in labels])
+            for row in report.rows
         ],
     }
 
@@ -145,8 +146,8 @@ def _end(name: str, run: Training) -> dict[str, str]:
     return {
         "name": name,
         "steps": f"{run.metrics[-1].get('step', len(run.metrics)):,}" if run.metrics else "0",
-        "accuracy": f"{100 * max(accuracy):.1f}" if accuracy else "",
-        "return": minus(f"{returns[-1][1]:.2f}") if returns else "",
+        "accuracy": numbers.percent(max(accuracy)) if accuracy else "",
+        "return": numbers.number(returns[-1][1]) if returns else "",
         "minutes": f"{sum(seconds) / 60:.1f}" if seconds else "",
     }
 

@@ -11,6 +11,7 @@ import numpy as np
 from unmask.decoding.protocols import needs_truth
 from unmask.evaluation.evaluate import Report, Row
 from unmask.evaluation.statistics import compare, paired_bootstrap
+from unmask.report import numbers
 from unmask.runs.names import build
 from unmask.schedulers.loading import SCHEDULERS
 
@@ -45,14 +46,15 @@ def lead(report: Report) -> str:
         return f"{text}; no order does better." if len(rows) > 1 else f"{text}."
     v = best.versus
     sure = "" if differs(best) else "; these problems show no difference"
-    points, limits = signed(v.difference, v.low, v.high)
+    points, limits = _points(v.difference, v.low, v.high)
     return (
-        f"{text}, {v.baseline} {_share(base)}: {points} points {limits} in pairs, {v.won} won and {v.lost} lost{sure}."
+        f"{text}, {v.baseline} {_share(base)}: a paired difference of {points} points {limits}, "
+        f"{v.won} won and {v.lost} lost{sure}."
     )
 
 
 def _share(row: Row) -> str:
-    return f"{100 * row.exact:.1f} % [{100 * row.exact_low:.1f}, {100 * row.exact_high:.1f}]"
+    return f"{numbers.percent(row.exact)} % {numbers.percent_limits(row.exact_low, row.exact_high)}"
 
 
 def is_oracle(scheduler: str) -> bool:
@@ -65,9 +67,9 @@ def _row(row: Row) -> dict[str, Any]:
         "order": row.scheduler,
         "decoding": row.decoding,
         "oracle": is_oracle(row.scheduler),
-        "solved": _limits(row.exact, row.exact_low, row.exact_high, 1),
-        "cells": _limits(row.cell, row.cell_low, row.cell_high, 2),
-        "nll": f"{row.nll:.2f}" if math.isfinite(row.nll) else "",
+        "solved": (numbers.percent(row.exact), numbers.percent_limits(row.exact_low, row.exact_high)),
+        "cells": (numbers.percent(row.cell, 2), numbers.percent_limits(row.cell_low, row.cell_high, 2)),
+        "nll": numbers.number(row.nll) if math.isfinite(row.nll) else "",
         "calls": f"{row.denoiser_calls:.1f}",
         "ms": f"{1000 * row.seconds / row.n:.0f}",
         "versus": None,
@@ -75,27 +77,14 @@ def _row(row: Row) -> dict[str, Any]:
     }
     if row.versus is not None:
         v = row.versus
-        out["versus"] = (*signed(v.difference, v.low, v.high), v.won, v.lost, _p(v.p))
+        out["versus"] = (*_points(v.difference, v.low, v.high), v.won, v.lost, numbers.p_value(v.p))
     return out
 
 
-def _limits(value: float, low: float, high: float, digits: int) -> tuple[str, str]:
-    return f"{100 * value:.{digits}f}", f"[{100 * low:.{digits}f}, {100 * high:.{digits}f}]" if math.isfinite(
-        low
-    ) else ""
-
-
-def minus(text: str) -> str:
-    return text.replace("-", "−")
-
-
-def signed(value: float, low: float, high: float) -> tuple[str, str]:
-    """A difference in points and its limits."""
-    return minus(f"{100 * value:+.1f}"), minus(f"[{100 * low:+.1f}, {100 * high:+.1f}]")
-
-
-def _p(p: float) -> str:
-    return f"{p:.2g}" if p > 0 else "< 1e-300"
+def _points(difference: float, low: float, high: float) -> tuple[str, str]:
+    """The two parts of ``numbers.points``: pages print the limits smaller."""
+    value, limits = numbers.points(difference, low, high).split(" ", 1)
+    return value, limits
 
 
 def name_of(row: Row, several: bool) -> str:
@@ -103,7 +92,7 @@ def name_of(row: Row, several: bool) -> str:
 
 
 def differs(row: Row) -> bool:
-    return row.versus is not None and (row.versus.low > 0 or row.versus.high < 0)
+    return row.versus is not None and numbers.excludes_zero(row.versus.low, row.versus.high)
 
 
 def better(row: Row) -> bool:
@@ -124,11 +113,11 @@ def pairs(report: Report) -> list[dict[str, Any]]:
                     "a": a.scheduler,
                     "b": b.scheduler,
                     "decoding": a.decoding,
-                    "difference": signed(limits.mean, limits.low, limits.high),
-                    "strong": limits.low > 0 or limits.high < 0,
+                    "difference": _points(limits.mean, limits.low, limits.high),
+                    "strong": numbers.excludes_zero(limits.low, limits.high),
                     "won": test.won,
                     "lost": test.lost,
-                    "p": _p(test.p),
+                    "p": numbers.p_value(test.p),
                 }
             )
     return out

@@ -19,7 +19,7 @@ from unmask.decoding.paces import load_pace
 from unmask.evaluation.evaluate import Report
 from unmask.evaluation.statistics import Interval, mean_interval, paired_bootstrap, wilson
 from unmask.report.gather import report_of
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask.runs.presets import list_presets
 from unmask.schedulers.loading import load_scheduler
 from unmask_studies.sets import Sets, denoiser_named, evaluated, solved
@@ -129,7 +129,7 @@ class Ablations:
                     row.name,
                     about.get(row.preset, "the order that all of them begin as"),
                     ", ".join(str(seed) for seed in row.seeds),
-                    percent(*row.limits()),
+                    percent_interval(*row.limits()),
                     versus,
                     f"{100 * row.cells:.2f}",
                     f"{row.calls:.1f}",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask.schedulers.loading import load_scheduler
 from unmask.training.policy.run import Learn
 from unmask_studies import paper_numbers as paper
@@ -102,7 +102,7 @@ class CrossScale:
                 rows.append(
                     [
                         row.scheduler,
-                        percent(row.exact, row.exact_low, row.exact_high),
+                        percent_interval(row.exact, row.exact_low, row.exact_high),
                         f"{said[nth]:.0f}" if said else "",
                         against(row),
                         f"{row.denoiser_calls:.1f}",

@@ -12,7 +12,7 @@ from jaxtyping import Bool
 
 from unmask.evaluation.evaluate import Report
 from unmask.evaluation.statistics import paired_bootstrap, wilson
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask.tasks.sudoku.techniques import FALLBACK, TECHNIQUES
 from unmask_studies.sets import ProblemSet, Sets, evaluations, joined, piece_name, solved
 from unmask_studies.study import Cell, Findings, Piece, Table
@@ -84,7 +84,7 @@ class Difficulty:
             cells: list[Cell | str] = [_words(kind), f"{int(inside.sum()):,}"]
             for row in report.rows:
                 right = solved(row)[inside]
-                cells.append(percent(float(right.mean()), *wilson(int(right.sum()), len(right))))
+                cells.append(percent_interval(float(right.mean()), *wilson(int(right.sum()), len(right))))
             v = paired_bootstrap(
                 solved(report.row(self.learned))[inside].astype(float),
                 solved(report.row(self.baseline))[inside].astype(float),

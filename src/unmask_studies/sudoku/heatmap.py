@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from unmask.evaluation.statistics import Interval, mean_interval, wilson
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask.tasks.sudoku.grid import grid
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes
@@ -96,7 +96,7 @@ class HeatMap:
             rows.append(
                 [
                     label(order),
-                    percent(naked / begins.sum(), *wilson(naked, int(begins.sum()))) if begins.any() else "",
+                    percent_interval(naked / begins.sum(), *wilson(naked, int(begins.sum()))) if begins.any() else "",
                     *(_limits(mean_interval(column)) for column in shares.T),
                 ]
             )

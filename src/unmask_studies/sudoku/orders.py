@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.evaluation.evaluate import Report, Row
+from unmask.report.numbers import percent_interval
 from unmask.report.tables import is_oracle
-from unmask.report.terminal.tables import percent
 from unmask_studies import paper_numbers as paper
 from unmask_studies.sets import Sets, ahead, evaluations, joined, piece_name
 from unmask_studies.study import Cell, Findings, Piece, Table
@@ -59,7 +59,7 @@ def orders_table(report: Report, said: Said, cells: str = "cells") -> Table:
         whole, part = said.get(row.scheduler, (None, None))
         line: list[Cell | str] = [
             label(row.scheduler),
-            Cell(percent(row.exact, row.exact_low, row.exact_high), row.scheduler in best),
+            Cell(percent_interval(row.exact, row.exact_low, row.exact_high), row.scheduler in best),
             *(("" if whole is None else f"{whole:.1f}",) if said else ()),
             f"{100 * row.cell:.2f} [{100 * row.cell_low:.2f}, {100 * row.cell_high:.2f}]",
             *(("" if part is None else f"{part:.2f}",) if said else ()),

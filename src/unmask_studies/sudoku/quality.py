@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.evaluation.evaluate import Report
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask.runs.presets import load_preset
 from unmask.schedulers.loading import load_scheduler
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
@@ -95,7 +95,7 @@ class Quality:
         names = [label(order) for order in (*self.orders, LEARNED)]
         rows: list[list[Cell | str]] = []
         for samples, report in reports.items():
-            solved = [percent(row.exact, row.exact_low, row.exact_high) for row in report.rows]
+            solved = [percent_interval(row.exact, row.exact_low, row.exact_high) for row in report.rows]
             rows.append([f"{samples:,}", *solved, against(report.row(LEARNED))])
         one = next(iter(reports.values()))
         columns = ["boards trained on", *(f"{name}, solved %" for name in names), f"learned against {self.baseline}"]

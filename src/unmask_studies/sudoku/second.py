@@ -13,7 +13,7 @@ from typing import Any
 
 from unmask.evaluation.statistics import compare, paired_bootstrap
 from unmask.report.gather import report_of
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
@@ -113,8 +113,8 @@ class Second:
                     [
                         label(order),
                         _label(scheduler),
-                        percent(before.exact, before.exact_low, before.exact_high),
-                        percent(after.exact, after.exact_low, after.exact_high),
+                        percent_interval(before.exact, before.exact_low, before.exact_high),
+                        percent_interval(after.exact, after.exact_low, after.exact_high),
                         Cell(text.replace("-", "−"), v.low > 0 or v.high < 0),
                         f"{said[0]:.1f} → {said[1]:.1f}" if said else "",
                         "{:.4f} → {:.4f}".format(*(end["on_path"] for end in ends)) if own else "",

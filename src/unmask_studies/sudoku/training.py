@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.statistics import mean_interval, wilson
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask.runs.run import Run
 from unmask_studies.study import Cell, Findings, Piece, Table
 from unmask_studies.trained import curve, history, recipe, run_name, trained
@@ -83,8 +83,8 @@ class Training:
                     f"{past['calls']:,}",
                     _mean(records["return"][: self.ends]),
                     _mean(records["return"][-self.ends :]),
-                    percent(*shares[0][1]),
-                    percent(*best),
+                    percent_interval(*shares[0][1]),
+                    percent_interval(*best),
                     f"{n:,}",
                     str(past["seed"]),
                 ]

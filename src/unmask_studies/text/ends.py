@@ -22,7 +22,7 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap, wilson
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask.tasks.text_problems import WrittenTask
 from unmask.tasks.vocabulary import END, PAD
 from unmask_studies.sets import BATCH, denoiser_named
@@ -98,7 +98,7 @@ class Ends:
                     [
                         label(order),
                         ends,
-                        percent(*limits),
+                        percent_interval(*limits),
                         "" if ends == "allow" else Cell(text, gap.low > 0 or gap.high < 0),
                         f"{100 * when.mean:.0f} [{100 * when.low:.0f}, {100 * when.high:.0f}]",
                         f"{100 * np.mean(found['short']):.1f}",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.decoding.options import Decoding
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask_studies import paper_numbers as paper
 from unmask_studies.sets import ahead, joined
 from unmask_studies.study import Cell, Findings, Piece, Table
@@ -58,7 +58,7 @@ class Hidden:
             cells: list[Cell | str] = [self._label(order)]
             for count, report in reports.items():
                 row = report.row(order)
-                cells.append(Cell(percent(*limits(row)), order in best[count]))
+                cells.append(Cell(percent_interval(*limits(row)), order in best[count]))
                 cells.append(f"{said[order][count]:.1f}" if count in said.get(order, {}) else "")
                 cells.append("" if order == self.features else points(row, report.row(self.features)))
             rows.append([*cells, f"{report.row(order).denoiser_calls:.1f}"])

@@ -13,8 +13,8 @@ from typing import Any
 
 from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Report
+from unmask.report.numbers import percent_interval
 from unmask.report.tables import is_oracle
-from unmask.report.terminal.tables import percent
 from unmask_studies import paper_numbers as paper
 from unmask_studies.sets import ahead, joined
 from unmask_studies.study import Cell, Findings, Piece, Table
@@ -98,7 +98,7 @@ class Lengths:
         rows: list[list[Cell | str]] = []
         for order in (*self.orders, LEARNED):
             cells = [
-                Cell(percent(*limits(report.row(order))), order in best[decoding])
+                Cell(percent_interval(*limits(report.row(order))), order in best[decoding])
                 for decoding, report in reports.items()
             ]
             rows.append([label(order), *cells])

@@ -15,7 +15,7 @@ from typing import Any
 from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
 from unmask.evaluation.evaluate import Report
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask_studies.sets import difference, joined
 from unmask_studies.study import Cell, Findings, Piece, Table
 from unmask_studies.sudoku.orders import label
@@ -104,7 +104,7 @@ class Parallel:
             rows.append(
                 [
                     self._name(*pair),
-                    *(percent(*limits(row)) for row in (base, sequential, parallel)),
+                    *(percent_interval(*limits(row)) for row in (base, sequential, parallel)),
                     points(parallel, sequential),
                     points(parallel, base),
                     " / ".join(f"{row.denoiser_calls:.1f}" for row in (base, sequential, parallel)),
@@ -142,7 +142,7 @@ class Parallel:
                     row.decoding,
                     self._label(row.scheduler),
                     f"{row.denoiser_calls:.1f}",
-                    Cell(percent(*limits(row)), leads and sure),
+                    Cell(percent_interval(*limits(row)), leads and sure),
                     "yes" if leads else "",
                 ]
             )

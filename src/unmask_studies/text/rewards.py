@@ -13,7 +13,7 @@ from typing import Any
 
 from unmask.decoding.options import Decoding
 from unmask.evaluation.statistics import wilson
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask_studies.sets import joined
 from unmask_studies.study import Cell, Findings, Piece, Table
 from unmask_studies.sudoku.orders import label
@@ -64,7 +64,7 @@ class Rewards:
             rows.append(
                 [
                     names.get(row.scheduler, label(row.scheduler)),
-                    percent(*limits(row)),
+                    percent_interval(*limits(row)),
                     "" if row.scheduler == self.presets[0] else points(row, report.row(self.presets[0])),
                     f"{past['calls']:,}" if past else "",
                     f"{100 * past['validation']:.1f}" if past else "",

@@ -12,7 +12,7 @@ from typing import Any
 
 from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Report
-from unmask.report.terminal.tables import percent
+from unmask.report.numbers import percent_interval
 from unmask_studies import paper_numbers as paper
 from unmask_studies.sets import joined
 from unmask_studies.study import Cell, Findings, Piece, Table
@@ -83,11 +83,11 @@ class Transfer:
                     [
                         f"{trained} → {task}",
                         _blocks(count),
-                        percent(*limits(moved)),
+                        percent_interval(*limits(moved)),
                         f"{label(best.scheduler)}, {100 * best.exact:.1f}",
                         points(moved, best),
                         f"{said[count]:+.1f}" if count in said else "",
-                        percent(*limits(own)),
+                        percent_interval(*limits(own)),
                         points(moved, own),
                         f"{moved.denoiser_calls:.1f}",
                     ]

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.evaluation.evaluate import Report, Row
+from unmask.report import numbers
 from unmask.tasks.sudoku.grid import grid_of
 from unmask.tasks.sudoku.techniques import TECHNIQUES
 
@@ -27,8 +28,8 @@ def comparison(report: Report) -> Table:
     for row in report.rows:
         cells = [row.scheduler] + ([row.decoding] if several else [])
         cells += [
-            percent(row.exact, row.exact_low, row.exact_high),
-            f"{100 * row.cell:.2f}",
+            numbers.percent_interval(row.exact, row.exact_low, row.exact_high),
+            numbers.percent(row.cell, 2),
             "" if row.nll != row.nll else f"{row.nll:.2f}",
             f"{row.denoiser_calls:.1f}",
             f"{1000 * row.seconds / row.n:.0f}",
@@ -51,20 +52,16 @@ def strata(report: Report) -> Table:
         table.add_column(f"{label} (n = {report.rows[0].strata[label].n})", justify="right")
     for row in report.rows:
         cells = [row.scheduler] + ([row.decoding] if several else [])
-        table.add_row(*cells, *(f"{100 * row.strata[label].exact:.1f}" for label in labels))
+        table.add_row(*cells, *(numbers.percent(row.strata[label].exact) for label in labels))
     return table
-
-
-def percent(value: float, low: float, high: float) -> str:
-    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _against(row: Row) -> str:
     if row.versus is None:
         return ""
     v = row.versus
-    p = f"= {v.p:.2g}" if v.p > 0 else "< 1e-300"
-    return f"{100 * v.difference:+.1f} [{100 * v.low:+.1f}, {100 * v.high:+.1f}], +{v.won} −{v.lost}, p {p}"
+    p = f"= {numbers.p_value(v.p)}" if v.p > 0 else numbers.p_value(v.p)
+    return f"{numbers.points(v.difference, v.low, v.high)}, {numbers.won_lost(v.won, v.lost)}, p {p}"
 
 
 def board(tokens: np.ndarray, rank: np.ndarray, wrong: np.ndarray | None = None) -> Text:
