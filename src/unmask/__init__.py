@@ -8,7 +8,7 @@ from unmask.decoding.protocols import Canvas, Denoiser, Pace, Scheduler, States,
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import Report, evaluate
 from unmask.report.page import table_html
-from unmask.report.traces.record import path_html
+from unmask.report.traces.record import trajectory_html
 from unmask.schedulers.loading import load_scheduler
 
 __version__ = "0.1.0"
@@ -33,4 +33,4 @@ __all__ = [
 ]
 
 # What a notebook shows. Here, because the modules that define them know nothing of HTML.
-Trajectory._repr_html_, Report._repr_html_ = path_html, table_html  # pyright: ignore[reportAttributeAccessIssue]
+Trajectory._repr_html_, Report._repr_html_ = trajectory_html, table_html  # pyright: ignore[reportAttributeAccessIssue]

@@ -23,7 +23,7 @@ from unmask.decoding.protocols import Task
 from unmask.denoisers.loading import load_denoiser, shipped
 from unmask.evaluation.evaluate import Report, Row, Versus, evaluate
 from unmask.evaluation.statistics import Interval, compare, paired_bootstrap
-from unmask.report.gather import report_of
+from unmask.report.gather import report_from_json
 from unmask.report.tables import is_oracle
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.task import SudokuTask
@@ -156,7 +156,7 @@ def evaluated(
 
 def joined(results: Sequence[Any], baseline: str) -> Report:
     """Evaluations of one row each, on the same problems, as one; every row compared with the baseline's in pairs."""
-    reports = [report_of(result) for result in results]
+    reports = [report_from_json(result) for result in results]
     first = reports[0]
     for report in reports:
         if (report.n, report.source, report.seed) != (first.n, first.source, first.seed):

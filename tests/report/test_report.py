@@ -21,12 +21,10 @@ from support.viewer import board, expect, large, words
 from unmask.cli import report as cli_report
 from unmask.cli.shell import run
 from unmask.evaluation.evaluate import Report
-from unmask.report import boards, page, sections, tables
-from unmask.report import trace_sections as traced
-from unmask.report.gather import Evaluation, Inputs, gather, report_of
+from unmask.report import boards, page, sections, tables, templates, trace_sections
+from unmask.report.gather import Evaluation, Inputs, gather, report_from_json
 from unmask.report.traces import format as trace_file
 from unmask.report.traces import record as trace
-from unmask.report.viewer import page as viewer
 from unmask.runs.run import Run
 
 
@@ -72,7 +70,7 @@ def test_an_evaluation_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_bold_only_where_the_paired_interval_leaves_out_zero() -> None:
     report = evaluation()
-    found = {one["order"]: one for one in tables.table(report)["rows"]}
+    found = {one["scheduler"]: one for one in tables.table(report)["rows"]}
     assert [found[name]["strong"] for name in ("confidence", "margin", "sas", "gt_logp")] == [False, False, True, True]
     assert [found[name]["oracle"] for name in ("confidence", "sas", "gt_logp")] == [False, False, True]
     shown = page.table_html(report)
@@ -113,10 +111,10 @@ def whole(tmp_path: Path, n: int = 200) -> str:
     one = board()
     trace.write(one, tmp_path / "traces" / "a.json")
     easy = []
-    for path in one.paths[1:]:
+    for path in one.trajectories[1:]:
         order = tuple(position for position in path.order if position != 1)
         easy.append(replace(path, order=order, step=tuple(range(9)), logp=path.logp[:9], candidates=None, others={}))
-    easier = replace(one, problem="an easy one", prompt=(1, 2, *one.prompt[2:]), paths=tuple(easy))
+    easier = replace(one, problem="an easy one", prompt=(1, 2, *one.prompt[2:]), trajectories=tuple(easy))
     trace.write(easier, tmp_path / "traces" / "b.json")
     inputs = [
         tmp_path / "one.json",
@@ -152,17 +150,17 @@ def test_a_whole_report(tmp_path: Path) -> None:
 def test_two_thousand_puzzles_make_a_page_below_five_megabytes() -> None:
     """With a trace of every puzzle as well; and a few long texts, each larger than the page may be, are shown one at a time."""
     one = board()
-    paths = (replace(one.paths[0], scheduler="confidence"), replace(one.paths[1], scheduler="sas"))
+    trajectories = (replace(one.trajectories[0], scheduler="confidence"), replace(one.trajectories[1], scheduler="sas"))
     # Another block makes another problem of it.
-    many = [replace(one, problem=f"puzzle {n}", block=(n,) * 16, paths=paths) for n in range(2000)]
+    many = [replace(one, problem=f"puzzle {n}", block=(n,) * 16, trajectories=trajectories) for n in range(2000)]
     evaluated = Evaluation("one", evaluation(2000), "unmask evaluate")
     html = page.render(Inputs([evaluated], [], many))
     assert "From 2000 traced problems" in html and len(html.encode()) < 5e6
     long = large(400)
     texts = [replace(long, problem=f"text {n}", block=(n,) * 400) for n in range(3)]
-    size = len(viewer.embedded(trace_file.as_json(long)))
-    assert traced.MOST_BYTES / 2 < size < traced.MOST_BYTES
-    shown = traced.traces(texts)
+    size = len(templates.embed_json(trace_file.as_json(long)))
+    assert trace_sections.MOST_BYTES / 2 < size < trace_sections.MOST_BYTES
+    shown = trace_sections.traces(texts)
     assert shown is not None and [len(group["cases"]) for group in shown["cases"]] == [1]
 
 
@@ -177,7 +175,7 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     report.write(tmp_path / "one.json")
     single = page.render(gather([tmp_path / "one.json"]))
     assert "By stratum" not in single and "Problem by problem" not in single
-    assert "does not name the command" in single
+    assert "does not name its command" in single
     trace.write(words(), tmp_path / "text.json")
     text = page.render(gather([tmp_path / "text.json"]))
     assert "When it first goes wrong" not in text and "<iframe" in text
@@ -206,14 +204,14 @@ def broken(**changes: Any) -> dict[str, Any]:
     [
         ({"a": 1}, "expected an evaluation"),
         ([1], "expected an evaluation"),
-        ({"rows": [], "denoiser": "x"}, "is missing"),
+        ({"rows": [3], "denoiser": "x"}, "is missing"),
         ({**broken(), "rows": []}, "at least one row"),
-        ({**broken(), "rows": [3]}, "row 1: expected a JSON object"),
+        ({**broken(), "rows": [3]}, "rows, 0: expected a JSON object"),
         ({**broken(), "n": "10"}, "n: expected a whole number"),
         (broken(solved="01"), "solved: expected 10 characters"),
         (broken(exact="high"), "exact: expected a number"),
-        (broken(strata=[]), "strata: expected a JSON object"),
-        (broken(strata={"x": {"n": 1}}), "row 1, x: exact is missing"),
+        (broken(strata=[]), "rows, 0, strata: expected a JSON object"),
+        (broken(strata={"x": {"n": 1}}), "rows, 0, strata, x, exact is missing"),
         (broken(versus={"baseline": 3}), "versus"),
     ],
 )
@@ -238,7 +236,7 @@ def test_paths_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.json").write_bytes(b"\x00\xff")
     with pytest.raises(ValueError, match=r"bytes\.json: expected JSON"):
         gather([tmp_path / "bytes.json"])
-    assert same(report_of(broken()), report_of(broken()))
+    assert same(report_from_json(broken()), report_from_json(broken()))
 
 
 def test_a_configuration_as_the_preset_that_gives_it_again(tmp_path: Path) -> None:
@@ -252,24 +250,30 @@ def test_the_cases_worth_a_look() -> None:
     gains = replace(
         one,
         problem="gains",
-        paths=(replace(one.paths[0], scheduler="confidence"), replace(one.paths[1], scheduler="sas")),
+        trajectories=(
+            replace(one.trajectories[0], scheduler="confidence"),
+            replace(one.trajectories[1], scheduler="sas"),
+        ),
     )
     loses = replace(
         gains,
         problem="loses",
         prompt=(1, 0, 0, 0, *one.prompt[4:]),
-        paths=(replace(one.paths[1], others={}), replace(one.paths[0], scheduler="sas", others={})),
+        trajectories=(
+            replace(one.trajectories[1], others={}),
+            replace(one.trajectories[0], scheduler="sas", others={}),
+        ),
     )
     # Another block makes another problem of it.
     many = [gains, *(replace(gains, problem=f"more {n}", block=(n,) * 16) for n in range(1, 6)), loses]
-    found = traced.traces(many)
+    found = trace_sections.traces(many)
     assert found is not None and found["count"] == 7
     best, worst = found["cases"]
-    assert best["title"] == "Where the learned order gains most" and worst["title"] == "Where it does worst"
+    assert best["title"] == "Where the learned policy gains most" and worst["title"] == "Where it does worst"
     assert len(best["cases"]) == 4 and best["cases"][0]["problem"] == "gains"
     assert [case["problem"] for case in worst["cases"]] == ["loses"]
     assert worst["cases"][0]["number"] == 4
-    assert "confidence: 2 wrong of 10, the first at step 4; sas: all right" in best["cases"][0]["told"]
+    assert "confidence: 2 wrong of 10, the first at step 4; sas: all right" in best["cases"][0]["summary"]
 
 
 def test_the_figure_of_the_readme() -> None:
@@ -283,8 +287,8 @@ def test_the_figure_of_the_readme() -> None:
     assert "random order" in boards.hero(one, right="random")
     with pytest.raises(ValueError, match="expected a trace of a puzzle"):
         boards.hero(words())
-    with pytest.raises(ValueError, match="compares two orders"):
-        boards.hero(replace(one, paths=one.paths[:1]))
+    with pytest.raises(ValueError, match="compares two schedulers"):
+        boards.hero(replace(one, trajectories=one.trajectories[:1]))
 
 
 def test_the_report_in_a_browser(opened: Callable, shot: Callable, tmp_path: Path) -> None:
@@ -332,7 +336,7 @@ def test_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     )
     assert code == 0 and "wrote 2 traces to traces" in out
     recorded = trace.read("traces/0002.json")
-    assert [path.scheduler for path in recorded.paths] == [
+    assert [path.scheduler for path in recorded.trajectories] == [
         "confidence",
         "margin",
     ] and recorded.decoding == "blocks of 8"

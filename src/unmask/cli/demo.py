@@ -59,7 +59,7 @@ def demo(out: Path = Path("runs/demo"), puzzles: int = 200) -> None:
     model = load_denoiser(base)
     orders = {"confidence": load_scheduler("confidence"), "learned": load_scheduler(str(order), model)}
     about = trace.about_boards(problems.size, str(base))
-    traces = cases.record(before, problems, model, orders, {"sequential": Decoding()}, about, out / "traces", CASES)
+    traces = cases.record_cases(before, problems, model, orders, {"sequential": Decoding()}, about, out / "traces", CASES)
     inputs = [out / "orders.json", out / "tuned.json", order, *traces]
     page.write(inputs, out / "report.html", "A learned order of thought", "unmask demo")
     console.print(f"5. Everything on one page, with the orders to watch step by step: open {out / 'report.html'}")

@@ -111,7 +111,7 @@ def evaluate_command(
     if json is not None:
         report.write(json, command=shlex.join(["unmask", *sys.argv[1:]]))
     if traces is not None:
-        recording = cases.record(report, problems, model, orders, decodings, about, traces, trace_cases)
+        recording = cases.record_cases(report, problems, model, orders, decodings, about, traces, trace_cases)
         with progress_bar("{task.description}", "traces") as progress:
             total = min(trace_cases, len(problems)) * len(decodings)
             written = list(progress.track(recording, total=total, description="recording"))

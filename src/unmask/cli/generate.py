@@ -21,7 +21,7 @@ from unmask.generation.generate import Generation, Watch, generate, infill
 from unmask.generation.text_canvas import TextCanvas, gap_canvas, load_tokenizer, prompt_canvas
 from unmask.report.terminal.text import LiveText, Pieces, printable
 from unmask.report.traces.record import write
-from unmask.report.traces.text import of_texts
+from unmask.report.traces.text import trace_texts
 from unmask.schedulers.loading import load_scheduler
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -139,7 +139,7 @@ def generate_command(
             done = _run(model, words, part, infill, chosen, options, seeds=seeds, watch=watch, **more)
         shown.finish(done.trajectory.tokens)
         if traces is not None:
-            recorded = of_texts(
+            recorded = trace_texts(
                 model, pieces, done.canvas, {scheduler: done.trajectory}, denoiser, options, [_problem(part[0], start)]
             )
             traces.mkdir(parents=True, exist_ok=True)

@@ -74,8 +74,8 @@ def trace(
             name = problem_name(problems.source, row) if len(problems) > 1 else problems.source
             # The seeds of `unmask evaluate`: the same puzzle is filled in the same order.
             seeds = torch.tensor([seed * 2**32 + row])
-            canvas = problems.canvas([row])
-            recorded = traces_of.record(model, orders, canvas, about, decoding, problems=[name], seeds=seeds)[0]
+            canvas = problems.canvas([row]).seeded(seeds)
+            recorded = traces_of.record(model, orders, canvas, about, decoding, problems=[name])[0]
             traces_of.write(recorded, out / f"{row + 1:04d}.json")
     written = "1 trace" if len(problems) == 1 else f"{len(problems)} traces"
     console.print(f"wrote {written} to {out}; see them with: unmask view {out}", soft_wrap=True)
@@ -156,7 +156,7 @@ def _only_the_learned_order(denoiser: str, puzzles: int, seed: int) -> Trace:
     about = traces_of.about_boards(size, denoiser)
     problem = problem_name(problems.source, row)
     seeds = torch.tensor([seed * 2**32 + row])
-    return traces_of.record(model, orders, problems.canvas([row]), about, problems=[problem], seeds=seeds)[0]
+    return traces_of.record(model, orders, problems.canvas([row]).seeded(seeds), about, problems=[problem])[0]
 
 
 def _traces(paths: tuple[Path, ...]) -> list[Trace]:

@@ -101,7 +101,7 @@ def decode(
         if traces is not None:
             traces.mkdir(parents=True, exist_ok=True)
             problem = "a puzzle" if len(boards) == 1 else problem_name(Path(puzzle).name, row)
-            recorded = trace.of(model, paths, canvas, about, decoding, problem=problem)
+            recorded = trace.make_trace(model, paths, canvas, about, decoding, problem=problem)
             trace.write(recorded, traces / f"{row + 1:04d}.json")
         if not json:
             shown = LiveBoards(board, truth[0].numpy(), [_lane(one, paths[one]) for one in paths])
@@ -173,7 +173,7 @@ def _paths(
     """The puzzle, filled in each order. ``watched`` keeps what a trace shows."""
     seeds = torch.tensor([seed])
     if watched:
-        return {name: trace.watched_path(model, name, orders, canvas, decoding, seeds) for name in orders}
+        return {name: trace.record_trajectory(model, name, orders, canvas.seeded(seeds), decoding) for name in orders}
     return {name: unmask(model, order, canvas.seeded(seeds), decoding, record=False) for name, order in orders.items()}
 
 

@@ -1,9 +1,10 @@
-"""An evaluation as tables: numbers formatted, differences marked strong only when their paired interval leaves out 0."""
+"""An evaluation as tables of formatted numbers. A difference is strong only when its paired interval excludes 0."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from unmask.evaluation.statistics import compare, paired_bootstrap
 from unmask.report import numbers
 from unmask.runs.names import build
 from unmask.schedulers.loading import SCHEDULERS
+from unmask.tasks.sudoku.techniques import TECHNIQUES
 
 MOST_PAIRED = 10
 
 
 def table(report: Report) -> dict[str, Any]:
-    """The headline table. A difference is strong only when its paired interval leaves out 0."""
+    """The headline table. A difference is strong only when its paired interval excludes 0."""
     versus = next((row.versus for row in report.rows if row.versus), None)
     return {
         "several": len({row.decoding for row in report.rows}) > 1,
@@ -30,7 +32,7 @@ def table(report: Report) -> dict[str, Any]:
 
 
 def lead(report: Report) -> str:
-    """The evaluation in a sentence: the best order that does not know the truth, beside the baseline."""
+    """The evaluation in a sentence: the best scheduler without access to the truth, and the baseline."""
     rows = [row for row in report.rows if not is_oracle(row.scheduler)] or report.rows
     best = max(rows, key=lambda row: row.exact)
     text = f"{best.scheduler} solves {_share(best)} of {report.n:,} problems"
@@ -43,7 +45,7 @@ def lead(report: Report) -> str:
         None,
     )
     if best.versus is None or base is None:
-        return f"{text}; no order does better." if len(rows) > 1 else f"{text}."
+        return f"{text}; no scheduler does better." if len(rows) > 1 else f"{text}."
     v = best.versus
     sure = "" if differs(best) else "; these problems show no difference"
     points, limits = _points(v.difference, v.low, v.high)
@@ -64,7 +66,7 @@ def is_oracle(scheduler: str) -> bool:
 
 def _row(row: Row) -> dict[str, Any]:
     out = {
-        "order": row.scheduler,
+        "scheduler": row.scheduler,
         "decoding": row.decoding,
         "oracle": is_oracle(row.scheduler),
         "solved": (numbers.percent(row.exact), numbers.percent_limits(row.exact_low, row.exact_high)),
@@ -95,12 +97,18 @@ def differs(row: Row) -> bool:
     return row.versus is not None and numbers.excludes_zero(row.versus.low, row.versus.high)
 
 
-def better(row: Row) -> bool:
+def is_better(row: Row) -> bool:
     return row.versus is not None and row.versus.low > 0
 
 
+def sort_strata(strata: Iterable[str]) -> list[str]:
+    """The easiest first, where the strata are techniques of Sudoku."""
+    known = ("full", *TECHNIQUES)
+    return sorted(strata, key=lambda label: known.index(label) if label in known else len(known))
+
+
 def pairs(report: Report) -> list[dict[str, Any]]:
-    """Every two orders of a decoding on the same problems, from what each solved."""
+    """Every two schedulers of a decoding, compared on the same problems."""
     if not 3 <= len(report.rows) <= MOST_PAIRED:
         return []
     out = []

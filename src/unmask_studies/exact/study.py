@@ -42,7 +42,7 @@ class FourByFour:
         return null(asdict(four_by_four.study(load_denoiser(self.denoiser), config)))
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         found = results["findings"]
         panels: dict[str, list[Any]] = {}

@@ -18,7 +18,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
 from unmask.evaluation.evaluate import Report
 from unmask.evaluation.statistics import Interval, mean_interval, paired_bootstrap, wilson
-from unmask.report.gather import report_of
+from unmask.report.gather import report_from_json
 from unmask.report.numbers import percent_interval
 from unmask.runs.presets import list_presets
 from unmask.schedulers.loading import load_scheduler
@@ -169,7 +169,7 @@ class OneRow:
 
 
 def _one_row(name: str, preset: str, results: list[Any]) -> OneRow:
-    reports = [report_of(result["report"]) for result in results]
+    reports = [report_from_json(result["report"]) for result in results]
     pasts = [result["history"] for result in results if "history" in result]
     calls = [past["calls"] for past in pasts if past["calls"] is not None]
     return OneRow(
@@ -185,7 +185,7 @@ def _one_row(name: str, preset: str, results: list[Any]) -> OneRow:
 
 
 def _figure(rows: list[OneRow]) -> Any:
-    from unmask_studies import figures as drawing
+    from unmask.report import figures as drawing
 
     orders = [row for row in rows if row.name in (REFERENCE, row.preset)]  # a pace of its own is another question
     points = [drawing.share(row.name, row.limits()) for row in orders]

@@ -27,7 +27,7 @@ class Cost:
         return [Piece(PIECE, lambda: {"found": [asdict(one) for one in policy_cost(self.backbones)]})]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         found = [one for one in results[PIECE]["found"] if not one["what"].startswith("the paper")]
         rows: list[list[Cell | str]] = []

@@ -88,7 +88,7 @@ class CrossScale:
         return pieces
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         tables, panels, reports = [], {}, []
         for nth, size in enumerate(self._scales()):

@@ -52,7 +52,7 @@ class Difficulty:
         return pieces + evaluations(self.denoisers, self.orders, sets, self.seed)
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         tables, figures, reports = [], {}, []
         for denoiser in self.denoisers:

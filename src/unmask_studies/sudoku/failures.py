@@ -39,7 +39,7 @@ class Failures:
         return decodings(self.denoiser, self.orders, self.sets.named(self.data), self.seed)
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         tables, figures = [], {}
         for nth, (name, problems) in enumerate(self.sets.named(self.data).items(), 1):

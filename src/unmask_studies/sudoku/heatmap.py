@@ -64,7 +64,7 @@ class HeatMap:
         return Findings(tables, figures)
 
     def _figures(self, problems: SudokuTask, found: Mapping[str, Decoded]) -> dict[str, Any]:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         shape = grid(problems.size)
         box = (shape.box_rows, shape.box_cols)

@@ -95,7 +95,7 @@ def label(order: str) -> str:
 
 def orders_figure(reports: list[Report], said: Said) -> Any:
     """A panel per report: what each order solves."""
-    from unmask_studies import figures as drawing
+    from unmask.report import figures as drawing
 
     panels = {}
     for report in reports:

@@ -107,7 +107,7 @@ class Quality:
         return Table(title, columns, rows, note)
 
     def _figure(self, reports: Mapping[int, Report]) -> Any:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         solved, gain = {}, []
         for order in (*self.orders, LEARNED):

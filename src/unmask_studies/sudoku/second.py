@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.evaluation.statistics import compare, paired_bootstrap
-from unmask.report.gather import report_of
+from unmask.report.gather import report_from_json
 from unmask.report.numbers import percent_interval
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
@@ -91,7 +91,7 @@ class Second:
         return pieces
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         rows: list[list[Cell | str]] = []
         panels: dict[str, list[drawing.Point]] = {"before: tuned along → decoded by": [], "after": []}
@@ -101,8 +101,8 @@ class Second:
             used += [SECOND_ROUND] if order == "sas" else []
             for scheduler in used:
                 start = "sas" if scheduler == SECOND_ROUND else scheduler
-                before = report_of(results[f"before: {start}"]).rows[0]
-                after = report_of(results[f"tuned along {order}: {scheduler}"]).rows[0]
+                before = report_from_json(results[f"before: {start}"]).rows[0]
+                after = report_from_json(results[f"tuned along {order}: {scheduler}"]).rows[0]
                 v = paired_bootstrap(solved(after), solved(before))
                 test = compare(solved(after), solved(before))
                 text = f"{100 * v.mean:+.1f} [{100 * v.low:+.1f}, {100 * v.high:+.1f}], +{test.won} −{test.lost}"
@@ -124,7 +124,7 @@ class Second:
                 name = f"{label(order)} → {_label(scheduler)}".replace("learned (SAS), ", "").replace(" (SAS)", "")
                 for points, row, better in zip(panels.values(), (before, after), (False, v.low > 0), strict=True):
                     points.append(drawing.share(name, (row.exact, row.exact_low, row.exact_high), better))
-        one = report_of(results["before: confidence"])
+        one = report_from_json(results["before: confidence"])
         columns = [
             "tuned along",
             "decoded by",

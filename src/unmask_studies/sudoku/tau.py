@@ -110,7 +110,7 @@ class Tau:
         return decodings(self.denoiser, self.orders, sets, self.seed) + nulls
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         tables, panels = [], {}
         for name, problems in self.sets.named(self.data).items():

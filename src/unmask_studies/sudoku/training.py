@@ -60,7 +60,7 @@ class Training:
         return [Piece(preset, lambda p=preset: measure(p)) for preset in self.presets]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         rows: list[list[Cell | str]] = []
         panels: dict[str, dict[str, list[tuple[float, drawing.Point]]]] = {
@@ -111,7 +111,7 @@ class Training:
 
 def _plain(x: Sequence[int], y: Sequence[float]) -> list[tuple[float, Any]]:
     """Points without limits."""
-    from unmask_studies import figures as drawing
+    from unmask.report import figures as drawing
 
     return [(float(place), drawing.Point("", value, value, value)) for place, value in zip(x, y, strict=True)]
 

@@ -113,7 +113,7 @@ class Characters:
         return pieces + [Piece(order, lambda s=name: measure(s)) for order, name in where.items()]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         bits = {order: np.array(results[order]["bits"]) for order in (*self.orders, *self._learned())}
         least = min(bits, key=lambda order: bits[order].mean())

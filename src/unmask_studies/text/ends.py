@@ -81,7 +81,7 @@ class Ends:
         ]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         rows: list[list[Cell | str]] = []
         panels: dict[str, list[drawing.Point]] = {"solved": [], "first end token revealed after": []}

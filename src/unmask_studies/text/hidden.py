@@ -45,7 +45,7 @@ class Hidden:
         ]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         reports = {
             count: joined([results[f"{count} blocks: {order}"] for order in self.orders()], self.features)

@@ -70,7 +70,7 @@ class Lengths:
         return [(length, length // count) for length in kind_of(task).lengths for count in self.blocks]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         tables, panels, evaluations = [], {}, []
         for task in self.tasks:

@@ -155,7 +155,7 @@ class Parallel:
 
     def _figure(self, reports: Mapping[str, Report]) -> Any:
         """Budgets in any order, the rules on confidence, and one of them on the order of R_par; blocks are in the table."""
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         series: dict[str, list[tuple[float, drawing.Point]]] = {}
         anywhere = {self._name(*pair) for pair in self.decodings if pair[0] == kind_of(self.task).lengths[0]}

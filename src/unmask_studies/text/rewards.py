@@ -54,7 +54,7 @@ class Rewards:
         ]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         report = joined([results[order] for order in (*self.heuristics, *self.presets)], self.presets[0])
         names = dict(zip(self.presets, self.names, strict=True))

@@ -52,7 +52,7 @@ class Transfer:
         ]
 
     def findings(self, results: Mapping[str, Any]) -> Findings:
-        from unmask_studies import figures as drawing
+        from unmask.report import figures as drawing
 
         reports = {
             (task, count): joined(

@@ -66,15 +66,15 @@ def test_a_race_from_the_first_board_to_the_viewer(opened: Callable, shot: Calla
     page.wait_for_selector("#result:not([hidden])")
     assert page.locator("#result").inner_text() == "Learned order (SAS) solves it; confidence fails."
     hidden = ONLY.puzzle.count("0")
-    for order in ONLY.orders:
-        lane = page.locator(f".pane[data-order={order}]")
+    for order in ONLY.schedulers:
+        lane = page.locator(f".pane[data-scheduler={order}]")
         assert lane.locator(".cell.shown").count() == hidden == lane.locator(".chart rect").count()
         assert lane.locator(".cell.given").count() == 81 - hidden
         assert lane.locator(".cell.first-wrong").count() == (order == "confidence")
-    verdict = page.locator(".pane[data-order=confidence] .verdict").inner_text()
-    wrong = page.locator(".pane[data-order=confidence] .cell.wrong").count()
+    verdict = page.locator(".pane[data-scheduler=confidence] .verdict").inner_text()
+    wrong = page.locator(".pane[data-scheduler=confidence] .cell.wrong").count()
     assert verdict.startswith(f"✗ {wrong} wrong, the first at reveal ") and wrong > 0
-    assert page.locator(".pane[data-order=sas] .verdict").inner_text() == "✓ solved"
+    assert page.locator(".pane[data-scheduler=sas] .verdict").inner_text() == "✓ solved"
     assert page.locator("#where").inner_text() == f"reveal {hidden} of {hidden}"
     assert "solved" in page.locator("#live").inner_text()
     assert page.locator("#race").inner_text() == "Race again" and page.locator("#stop").is_hidden()
@@ -178,8 +178,8 @@ def test_orders_come_and_go_and_keys_work(opened: Callable, shot: Callable) -> N
     page.select_option("#example", "3")
     for _ in range(2):
         page.click("#add")
-    assert page.locator("#orders select").count() == 4 and page.locator("#add").is_disabled()
-    assert len(set(page.locator("#orders select").evaluate_all("all => all.map(one => one.value)"))) == 4
+    assert page.locator("#schedulers select").count() == 4 and page.locator("#add").is_disabled()
+    assert len(set(page.locator("#schedulers select").evaluate_all("all => all.map(one => one.value)"))) == 4
     page.locator("h1").click()
     page.keyboard.press("r")
     page.wait_for_selector("#result:not([hidden])")
@@ -187,8 +187,8 @@ def test_orders_come_and_go_and_keys_work(opened: Callable, shot: Callable) -> N
     page.keyboard.press("s")
     page.frame_locator("#frame iframe").locator("html[data-ready]").wait_for()
     for _ in range(3):
-        page.locator("#orders button").first.click()
-    assert page.locator("#orders select").count() == 1 and page.locator("#orders button").is_disabled()
+        page.locator("#schedulers button").first.click()
+    assert page.locator("#schedulers select").count() == 1 and page.locator("#schedulers button").is_disabled()
     # Slowly, and stopped halfway: what was shown stays. Time passes only when the test says so.
     page.select_option("#speed", "500")
     page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 60)

@@ -28,11 +28,11 @@ from unmask.report.playground import race as racing
 from unmask.report.playground.incoming import BODY_BYTES, names_server
 from unmask.report.playground.page import page, policy
 from unmask.report.playground.puzzles import EXAMPLES, read_puzzle
-from unmask.report.playground.race import DENOISERS, ORDERS, Finish, Reveal, TooSlow, Verdict, race
+from unmask.report.playground.race import DENOISERS, SCHEDULERS, Finish, Reveal, TooSlow, Verdict, race
 from unmask.report.playground.server import CONNECTIONS, TRACES_KEPT, Playground
 from unmask.schedulers.loading import load_scheduler
 
-SLOW = {"puzzle": WIKIPEDIA.puzzle, "denoiser": "sudoku-9x9", "orders": ["confidence"]}
+SLOW = {"puzzle": WIKIPEDIA.puzzle, "denoiser": "sudoku-9x9", "schedulers": ["confidence"]}
 
 
 def ask(
@@ -79,7 +79,7 @@ def offline(puzzle: str, denoiser: str, order: str) -> Any:
     ids=["four", "one", "nine"],
 )
 def test_a_race_tells_every_reveal_of_the_decodings(server: Playground, example: Any, orders: tuple[str, ...]) -> None:
-    asked = {"puzzle": example.puzzle, "denoiser": example.denoiser, "orders": list(orders)}
+    asked = {"puzzle": example.puzzle, "denoiser": example.denoiser, "schedulers": list(orders)}
     response, text = ask(server, "POST", "/race", asked)
     assert response.status == 200 and response.headers["Content-Type"].startswith("text/event-stream")
     told = events(text)
@@ -87,27 +87,27 @@ def test_a_race_tells_every_reveal_of_the_decodings(server: Playground, example:
     assert told[0] == ("start", {"puzzle": example.puzzle, "size": round(len(example.puzzle) ** 0.5), "hidden": hidden})
     assert [event for event, _ in told[1:]] == ["reveal"] * hidden * len(orders) + ["verdict"] * len(orders) + ["end"]
     # In turn: a round holds one reveal of each order.
-    assert [data["order"] for _, data in told[1 : 1 + hidden * len(orders)]] == list(orders) * hidden
+    assert [data["scheduler"] for _, data in told[1 : 1 + hidden * len(orders)]] == list(orders) * hidden
     for order in orders:
         path, truth = offline(example.puzzle, example.denoiser, order)
-        mine = [data for event, data in told if event == "reveal" and data["order"] == order]
+        mine = [data for event, data in told if event == "reveal" and data["scheduler"] == order]
         assert [data["nth"] for data in mine] == list(range(hidden))
         assert [data["cell"] for data in mine] == path.order[0].tolist()
         assert [data["digit"] for data in mine] == path.tokens[0, path.order[0]].tolist()
         assert [data["p"] for data in mine] == pytest.approx(path.logp[0].exp().tolist(), rel=1e-5)
         wrong = (path.tokens != truth)[0]
         assert [data["right"] for data in mine] == [not wrong[cell] for cell in path.order[0].tolist()]
-        verdict = next(data for event, data in told if event == "verdict" and data["order"] == order)
+        verdict = next(data for event, data in told if event == "verdict" and data["scheduler"] == order)
         first = next((data["nth"] for data in mine if not data["right"]), None)
         assert (verdict["solved"], verdict["wrong"]) == (not wrong.any(), int(wrong.sum()))
         assert verdict["first_wrong"] == first and verdict["denoiser_calls"] == path.denoiser_calls == hidden
-        assert verdict["trajectory_logp"] == pytest.approx(path.total_logp.item(), rel=1e-5)
+        assert verdict["total_logp"] == pytest.approx(path.total_logp.item(), rel=1e-5)
     view, html = ask(server, "GET", told[-1][1]["view"])
     assert view.status == 200 and "sandbox allow-scripts" in view.headers["Content-Security-Policy"]
     traced = json.loads(html.partition('id="traces">')[2].partition("</script>")[0])["traces"][0]
-    assert [path["scheduler"] for path in traced["paths"]] == list(orders)
-    for path in traced["paths"]:
-        cells = [data["cell"] for event, data in told if event == "reveal" and data["order"] == path["scheduler"]]
+    assert [path["scheduler"] for path in traced["trajectories"]] == list(orders)
+    for path in traced["trajectories"]:
+        cells = [data["cell"] for event, data in told if event == "reveal" and data["scheduler"] == path["scheduler"]]
         assert path["order"] == cells and path["candidates"]["alternatives"] == 4
         assert set(path["others"]) == set(orders) - {path["scheduler"]}
 
@@ -124,10 +124,10 @@ def test_the_lists_are_of_what_ships() -> None:
     assert set(DENOISERS) == set(shipped())
     for name, (size, _) in DENOISERS.items():
         assert load_denoiser(name).config.max_length == size * size  # pyright: ignore
-        for order in ORDERS:
+        for order in SCHEDULERS:
             load_scheduler(order, None, name)
     for example in EXAMPLES:
-        racing.check_entry(example.denoiser, example.orders, read_puzzle(example.puzzle).size)
+        racing.check_entry(example.denoiser, example.schedulers, read_puzzle(example.puzzle).size)
 
 
 @pytest.mark.parametrize(
@@ -184,20 +184,20 @@ def test_other_methods_are_not_answered(server: Playground, method: str) -> None
 
 
 def test_bad_requests_are_refused_in_words(server: Playground) -> None:
-    good = {"puzzle": SMALL.puzzle, "denoiser": SMALL.denoiser, "orders": ["sas"]}
+    good = {"puzzle": SMALL.puzzle, "denoiser": SMALL.denoiser, "schedulers": ["sas"]}
     for change, words in (
         ({"denoiser": "../../secret"}, "expected a denoiser among"),
         ({"denoiser": "owner/model"}, "expected a denoiser among"),
         ({"denoiser": "sudoku-9x9"}, "fills 9×9 boards, but the puzzle is 4×4"),
-        ({"orders": ["/tmp/policy"]}, "expected orders among"),
-        ({"orders": ["top_k_random:k=3"]}, "expected orders among"),
-        ({"orders": []}, "expected 1 to 4 orders, got 0"),
-        ({"orders": ["sas", "sas"]}, "named twice"),
-        ({"orders": ["sas"] * 5}, "at most 4"),
-        ({"orders": [1]}, "names of orders"),
-        ({"orders": "sas"}, "orders: expected list, got str"),
-        ({"puzzle": 5}, "puzzle: expected str, got int"),
-        ({"more": 1}, "expected an object with puzzle, denoiser, orders"),
+        ({"schedulers": ["/tmp/policy"]}, "expected schedulers among"),
+        ({"schedulers": ["top_k_random:k=3"]}, "expected schedulers among"),
+        ({"schedulers": []}, "expected 1 to 4 schedulers, got 0"),
+        ({"schedulers": ["sas", "sas"]}, "named twice"),
+        ({"schedulers": ["sas"] * 5}, "at most 4"),
+        ({"schedulers": [1]}, "schedulers, 0: expected text"),
+        ({"schedulers": "sas"}, "schedulers: expected a list"),
+        ({"puzzle": 5}, "puzzle: expected text, got 5"),
+        ({"more": 1}, "more is not a known field"),
         ({"puzzle": "1..1" + "." * 12}, "1 stands twice in row 1"),
     ):
         refused(server, "/race", {**good, **change}, 400, words)
@@ -207,7 +207,7 @@ def test_bad_requests_are_refused_in_words(server: Playground) -> None:
     refused(server, "/race", json.dumps(good), 415, "expected application/json", Content_Type="text/plain")
     refused(server, "/random", {"size": 6, "difficulty": "easy"}, 400, "expected a size of 4 or 9, got 6")
     refused(server, "/random", {"size": 9, "difficulty": "vile"}, 400, "expected a difficulty among easy, medium, hard")
-    refused(server, "/random", {"size": True, "difficulty": "easy"}, 400, "size: expected int, got bool")
+    refused(server, "/random", {"size": True, "difficulty": "easy"}, 400, "size: expected a whole number, got True")
 
 
 def test_too_much_is_refused(server: Playground) -> None:
@@ -304,7 +304,7 @@ def test_a_race_that_fails_or_takes_too_long_says_so(server: Playground, monkeyp
         raise RuntimeError("no thoughts")
 
     monkeypatch.setattr(racing, "_scheduler", lambda name, denoiser: fails)
-    _, text = ask(server, "POST", "/race", {"puzzle": puzzle.text, "denoiser": SMALL.denoiser, "orders": ["sas"]})
+    _, text = ask(server, "POST", "/race", {"puzzle": puzzle.text, "denoiser": SMALL.denoiser, "schedulers": ["sas"]})
     assert events(text)[-1] == ("failed", {"error": "no thoughts"}) and until(lambda: free(server))
 
 

@@ -50,7 +50,7 @@ def test_colours_go_from_blue_through_grey_to_red_and_read_in_both_themes(opened
     for scheme in ("light", "dark"):
         page = opened(viewer.page([one]), color_scheme=scheme)
         page.add_style_tag(content="* { transition: none !important; }")
-        order = one.path("confidence").order
+        order = one.trajectory("confidence").order
         found = cells(page, "right").evaluate_all(
             "all => all.map(cell => [getComputedStyle(cell).backgroundColor, getComputedStyle(cell).color])"
         )
@@ -77,7 +77,7 @@ def contrast(a: list[float], b: list[float]) -> float:
 
 def test_stepping_shows_what_was_known_at_each_step(opened: Callable, shot: Callable) -> None:
     one = board()
-    path, page = one.paths[0], opened(viewer.page([one]))
+    path, page = one.trajectories[0], opened(viewer.page([one]))
     page.click("#first")
     assert where(page) == "step 0 of 10" and cells(page, "left", ".shown").count() == 0
     assert "10 positions are hidden, 10 candidates" in page.locator(".pane[data-side=left] .details").inner_text()
@@ -101,7 +101,7 @@ def test_stepping_shows_what_was_known_at_each_step(opened: Callable, shot: Call
 
 def test_what_the_others_would_have_revealed(opened: Callable) -> None:
     one = board()
-    path, page = one.paths[0], opened(viewer.page([one]))
+    path, page = one.trajectories[0], opened(viewer.page([one]))
     step = next(s for s in range(10) if path.others["confidence"][s] != path.order[s])
     page.locator("#step").fill(str(step + 1))
     marks = cells(page, "left").nth(path.others["confidence"][step]).locator(".marks")
@@ -115,7 +115,7 @@ def test_what_the_others_would_have_revealed(opened: Callable) -> None:
 
 def test_pointing_and_moving_to_a_cell_tells_the_same(opened: Callable) -> None:
     one = board()
-    path, page = one.paths[1], opened(viewer.page([one]))
+    path, page = one.trajectories[1], opened(viewer.page([one]))
     page.locator("#step").fill("3")
     details = page.locator(".pane[data-side=right] .details")
     hidden = path.order[6]
@@ -196,10 +196,10 @@ def test_playing_and_pausing(opened: Callable) -> None:
 
 def test_any_two_orders_side_by_side_or_one_alone(opened: Callable) -> None:
     one = board()
-    path = one.paths[1]
+    path = one.trajectories[1]
     order = tuple(position for position in path.order if position != 1)
     bare = replace(path, order=order, step=tuple(range(9)), logp=path.logp[:9], candidates=None, others={})
-    other = replace(one, problem="another", prompt=(1, 2, *one.prompt[2:]), paths=(bare,))
+    other = replace(one, problem="another", prompt=(1, 2, *one.prompt[2:]), trajectories=(bare,))
     page = opened(viewer.page([one, other]))
     page.select_option(".pane[data-side=left] select", label="random")
     page.select_option(".pane[data-side=right] select", label="left_to_right")
@@ -283,15 +283,18 @@ def test_a_page_without_a_trace_says_so(opened: Callable) -> None:
         ([], "there is no trace in this page"),
         ([{**good, "version": 7}], "version: expected 1, got 7; record the trace again"),
         ([{**good, "prompt": "x"}], "prompt: expected a list"),
-        ([{**good, "paths": [{**good["paths"][0], "order": [0, 0]}]}], "order: expected each position once"),
+        (
+            [{**good, "trajectories": [{**good["trajectories"][0], "order": [0, 0]}]}],
+            "order: expected each position once",
+        ),
         ([None], "expected a trace"),
     ):
-        page = opened(viewer.page_of(traces))
+        page = opened(viewer.page_of_json(traces))
         assert message in page.get_by_role("alert").inner_text()
         assert page.locator(".controls").is_hidden()
     damaged = json.loads(json.dumps(good))
-    damaged["paths"][0]["candidates"]["score"] = damaged["paths"][0]["candidates"]["eligible"]
-    page = opened(viewer.page_of([damaged]))
+    damaged["trajectories"][0]["candidates"]["score"] = damaged["trajectories"][0]["candidates"]["eligible"]
+    page = opened(viewer.page_of_json([damaged]))
     assert "score: expected" in page.get_by_role("alert").inner_text()
 
 
@@ -315,7 +318,7 @@ def test_the_browser_unpacks_what_python_packed(opened: Callable) -> None:
     found = page.evaluate(
         """async () => {
             const trace = JSON.parse(document.getElementById("traces").textContent).traces[0];
-            const c = await Traces.candidates(trace, trace.paths[0]), out = [];
+            const c = await Traces.candidates(trace, trace.trajectories[0]), out = [];
             for (let s = 0; s < 48; s++) for (let i = 0; i < 48; i++) {
                 const place = c.place(s, i);
                 if (place >= 0) out.push([s, i, c.score(place), c.alternatives(place).map(a => [a.token, a.p])]);
@@ -323,7 +326,7 @@ def test_the_browser_unpacks_what_python_packed(opened: Callable) -> None:
             return out;
         }"""
     )
-    candidates = one.paths[0].candidates
+    candidates = one.trajectories[0].candidates
     assert candidates is not None
     where_to = np.argwhere(candidates.eligible)
     assert len(found) == len(where_to)

@@ -28,7 +28,7 @@ from unmask.evaluation.statistics import wilson
 from unmask.generation.generate import Generation
 from unmask.report.terminal.text import Pieces
 from unmask.report.traces import record as trace
-from unmask.report.traces.text import of_texts
+from unmask.report.traces.text import trace_texts
 from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import plain
 from unmask.runs.processes import Together, launched
@@ -146,7 +146,7 @@ def _tracing(model: UnmaskLM, count: int, folder: Path) -> OnGeneration:
     def write_one(request: Instance, decoding: LmDecoding, done: Generation) -> None:
         orders = {decoding.scheduler: done.trajectory}
         problem = f"{request.task_name}, problem {request.doc_id}"
-        recorded = of_texts(model.denoiser, labels, done.canvas, orders, model.name, decoding.loop(), [problem])
+        recorded = trace_texts(model.denoiser, labels, done.canvas, orders, model.name, decoding.loop(), [problem])
         trace.write(recorded[0], folder / f"{request.doc_id:05d}-{request.idx}.json")
         if sum(1 for _ in folder.glob("*.json")) >= count:
             model.on_generation = None
