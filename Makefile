@@ -68,10 +68,11 @@ soak: env ## hundreds of kills and resumes, then a training whose memory is watc
 	OMP_NUM_THREADS=1 $(BIN)/python tests/kill_harness.py --kills 100
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py --seconds $(SOAK)
 
-lint: env ## ruff and pyright
+lint: env ## ruff, pyright, and oxlint for the JavaScript
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/oxlint --deny-warnings
 
 clean: ## remove the environment and everything built
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

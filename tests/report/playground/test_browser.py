@@ -166,11 +166,11 @@ def test_what_is_wrong_is_said_and_shown(opened: Callable, shot: Callable) -> No
     page.get_by_text("several solutions: row 1, column 2 may be").wait_for()
     assert page.locator("#editor .cell.bad").count() >= 4
     shot(page, "play-several")
-    # The same order twice.
+    # The same scheduler twice.
     page.select_option("#example", "0")
-    page.select_option("select[aria-label='Order 2']", "confidence")
+    page.select_option("select[aria-label='Scheduler 2']", "confidence")
     page.click("#race")
-    page.get_by_text("The same order is named twice").wait_for()
+    page.get_by_text("The same scheduler is named twice").wait_for()
 
 
 def test_orders_come_and_go_and_keys_work(opened: Callable, shot: Callable) -> None:

@@ -99,7 +99,7 @@
       try {
         answer = await post("/file", content, "text/plain");
       } catch (error) {
-        throw new Error(`${file.name}: ${error.message}`);
+        throw new Error(`${file.name}: ${error.message}`, { cause: error });
       }
       const { rows, skipped, reason } = answer;
       $("rows").replaceChildren(

@@ -229,42 +229,57 @@ const Pane = (() => {
       this.explain();
     }
     drawCell(position, decision, end, marks) {
-      const { prompt, mask_id, end_ids, kind } = this.trace,
-        when = this.stepOf[position];
-      const given = prompt[position] !== mask_id,
-        shown = when >= 0 && when < this.step,
-        token = this.trajectory.tokens[position];
-      const never = !given && when < 0;
-      const place = !given && !shown && this.candidates && !end ? this.candidates.place(decision, position) : -1;
-      const best = place >= 0 ? this.candidates.best(place) : null;
-      const classes = [
-        kind === "grid" ? "cell" : "token",
-        kind === "grid" ? this.cells[position].dataset.edges : "",
-        given ? "given" : shown ? "shown" : never && end ? "never" : "hidden-now",
-      ];
-      if (best) classes.push("candidate");
-      if (shown && when === this.step - 1) classes.push("now");
-      if (shown && this.isWrong(position)) classes.push("wrong");
-      if (shown && position === this.firstWrong) classes.push("first-wrong");
-      if (kind === "text" && (given || shown || end) && end_ids.includes(token)) classes.push("end");
-      const key = `${classes.join(" ")}|${best ? `${best.token} ${best.p.toFixed(2)}` : ""}|${marks}`;
+      const look = this.lookOf(position, decision, end);
+      const classes = this.classesOf(position, look, end);
+      const guess = look.best ? `${look.best.token} ${look.best.p.toFixed(2)}` : "";
+      const key = `${classes}|${guess}|${marks}`;
       if (this.shown[position] === key) return;
       this.shown[position] = key;
       const cell = this.cells[position];
-      cell.className = classes.filter(Boolean).join(" ");
-      if (shown) cell.style.setProperty("--heat", heat(when / Math.max(1, this.steps - 1)));
+      cell.className = classes;
+      if (look.shown) cell.style.setProperty("--heat", heat(look.when / Math.max(1, this.steps - 1)));
       else cell.style.removeProperty("--heat");
+      cell.replaceChildren(...this.contentOf(position, look, end));
+      if (marks) cell.append(make("span", { class: "marks", "aria-hidden": "true" }, marks));
+      cell.setAttribute("aria-label", this.describeCell(position, look));
+    }
+    // What there is to show at a position: given, revealed at the step `when`, never revealed, or a candidate's best guess.
+    lookOf(position, decision, end) {
+      const when = this.stepOf[position];
+      const given = this.trace.prompt[position] !== this.trace.mask_id;
+      const shown = when >= 0 && when < this.step;
+      const open = !given && !shown && !end && this.candidates;
+      const place = open ? this.candidates.place(decision, position) : -1;
+      return { when, given, shown, never: !given && when < 0, best: place >= 0 ? this.candidates.best(place) : null };
+    }
+    classesOf(position, { when, given, shown, never, best }, end) {
+      const { kind, end_ids: ends } = this.trace;
+      const finished = given || shown || end;
+      return [
+        kind === "grid" ? `cell ${this.cells[position].dataset.edges}`.trim() : "token",
+        given ? "given" : shown ? "shown" : never && end ? "never" : "hidden-now",
+        best && "candidate",
+        shown && when === this.step - 1 && "now",
+        shown && this.isWrong(position) && "wrong",
+        shown && position === this.firstWrong && "first-wrong",
+        kind === "text" && finished && ends.includes(this.trajectory.tokens[position]) && "end",
+      ]
+        .filter(Boolean)
+        .join(" ");
+    }
+    contentOf(position, { when, given, shown, never, best }, end) {
+      const { kind, mask_id: mask } = this.trace;
+      const token = this.trajectory.tokens[position];
       const inside = [];
-      if (kind === "text") inside.push(this.label(never ? (end ? token : mask_id) : token));
+      // A text keeps the width of its tokens from the first step on; a board shows guesses instead.
+      if (kind === "text") inside.push(this.label(never && !end ? mask : token));
       else if (given || shown || (never && end)) inside.push(make("span", {}, this.label(token)));
       else if (best) inside.push(make("span", { class: "guess" }, this.label(best.token)));
       if (kind === "grid" && shown) inside.push(make("span", { class: "nth", "aria-hidden": "true" }, String(when + 1)));
       if (best) inside.push(make("span", { class: "sure", style: `--p:${best.p.toFixed(3)}` }));
-      if (marks) inside.push(make("span", { class: "marks", "aria-hidden": "true" }, marks));
-      cell.replaceChildren(...inside);
-      cell.setAttribute("aria-label", this.describeCell(position, given, shown, best));
+      return inside;
     }
-    describeCell(position, given, shown, best) {
+    describeCell(position, { given, shown, best }) {
       const place = this.name(position),
         token = this.label(this.trajectory.tokens[position]);
       if (given) return `${place}: ${token}, given`;
