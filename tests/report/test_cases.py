@@ -188,10 +188,10 @@ def test_generate_records_what_it_says(command: Call, tmp_path: Path) -> None:
     tokenizer(31, chat=True, eos=27).save_pretrained(tmp_path / "llada")
     (tmp_path / "p.jsonl").write_text('{"prompt": "w3 w4"}\n{"prompt": [{"role": "user", "content": "w5"}]}\n')
     options = ("generate", "--denoiser", "llada", "--file", "p.jsonl", "--length", "6", "--block", "3", "--json")
-    told = [json.loads(line) for line in command(*options, "--chat")[1].splitlines()]
+    records = [json.loads(line) for line in command(*options, "--chat")[1].splitlines()]
     code, _, err = command(*options, "--chat", "--traces", "t")
     assert (code, err) == (0, "")
-    for nth, record in enumerate(told):
+    for nth, record in enumerate(records):
         one = trace.read(f"t/000{nth + 1}.json")
         start = len(one.prompt) - 6
         assert one.kind == "text" and one.target is None and one.decoding == "blocks of 3"

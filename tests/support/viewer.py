@@ -22,7 +22,7 @@ FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 )
-PATIENCE = 180_000  # milliseconds: a machine that does much else is slow, not wrong
+PATIENCE = 180_000  # milliseconds: a busy machine is slow, not wrong
 SOLUTION = [1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1]
 HACK = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 WORDS = ["<pad>", "<end>", " the", HACK, "\n", " order", " of", " thought", " is", ".", " learned", " <b>", "[mask]"]
@@ -42,14 +42,14 @@ def new_page(browser: Any, width: int, height: int, **options: Any) -> Any:
 
 
 def expect(what: Any) -> Any:
-    """Playwright's assertions, which wait: for whatever a page does not do in the same breath as it is asked to."""
+    """Playwright's assertions, which wait for what a page does asynchronously."""
     from playwright.sync_api import expect as expected
 
     return expected(what)
 
 
 def listen(page: Any, heard: list[str], allowed: Callable[[str], bool]) -> None:
-    """Note what a page complains of, and what it asks of others than it is allowed to."""
+    """Collect the page's console messages, errors, and requests that are not allowed."""
     page.on("console", lambda message: heard.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: heard.append(f"error: {error}"))
     page.on("request", lambda request: None if allowed(request.url) else heard.append(f"request: {request.url[:80]}"))
@@ -82,7 +82,7 @@ def words(stop: bool = False) -> Trace:
     about = trace.About("text", "tiny", WORDS.__getitem__)
     decoding = Decoding(block=8, stop_at_end=stop)
     one = trace.record(text_denoiser(), schedulers, Canvas(tokens), about, decoding)[0]
-    # The tiny model never says the end token by itself.
+    # The tiny model never predicts the end token.
     ended = tuple(1 if place == 20 else token for place, token in enumerate(one.trajectories[0].tokens))
     return replace(
         one, problem="a text", trajectories=(replace(one.trajectories[0], tokens=ended), one.trajectories[1])

@@ -163,8 +163,8 @@ def _end(name: str, run: Training) -> dict[str, str]:
 
 def _points(run: Training, key: str) -> list[tuple[float, Point]]:
     values = [(record.get("step", nth), record.get(key)) for nth, record in enumerate(run.metrics)]
-    pairs = [(float(x), float(y)) for x, y in values if isinstance(x, int | float) and isinstance(y, int | float)]
-    return [(x, Point("", y, y, y)) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+    numeric = [(float(x), float(y)) for x, y in values if isinstance(x, int | float) and isinstance(y, int | float)]
+    return [(x, Point("", y, y, y)) for x, y in numeric if math.isfinite(x) and math.isfinite(y)]
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -61,10 +61,10 @@ def _first_wrong(merged: Sequence[Trace]) -> str | None:
     """Where in the order each scheduler first goes wrong, over the traces whose truth is known."""
     places: dict[str, list[float]] = {}
     counts: dict[str, int] = {}
-    for name, pairs in _by_scheduler([trace for trace in merged if trace.target is not None]).items():
-        first = [(trace.first_wrong(trajectory), len(trajectory.order)) for trace, trajectory in pairs]
+    for name, traced in _by_scheduler([trace for trace in merged if trace.target is not None]).items():
+        first = [(trace.first_wrong(trajectory), len(trajectory.order)) for trace, trajectory in traced]
         places[name] = [k / length for k, length in first if k is not None]
-        counts[name] = len(pairs)
+        counts[name] = len(traced)
     if not any(places.values()):
         return None
     figure = figures.first_wrong(places, counts, theme="page")
@@ -78,8 +78,8 @@ def _maps(merged: Sequence[Trace]) -> str | None:
         return None
     same = [trace for trace in merged if (len(trace.prompt), trace.kind) == shape]
     means = {
-        name: _mean_place([trajectory for _, trajectory in pairs], shape[0])
-        for name, pairs in _by_scheduler(same).items()
+        name: _mean_place([trajectory for _, trajectory in traced], shape[0])
+        for name, traced in _by_scheduler(same).items()
     }
     panels = {name: (mean, None, None) for name, mean in means.items() if not np.isnan(mean).all()}
     if not panels:

@@ -79,35 +79,35 @@ def offline(puzzle: str, denoiser: str, order: str) -> Any:
     ids=["four", "one", "nine"],
 )
 def test_a_race_tells_every_reveal_of_the_decodings(server: Playground, example: Any, orders: tuple[str, ...]) -> None:
-    asked = {"puzzle": example.puzzle, "denoiser": example.denoiser, "schedulers": list(orders)}
-    response, text = ask(server, "POST", "/race", asked)
+    request = {"puzzle": example.puzzle, "denoiser": example.denoiser, "schedulers": list(orders)}
+    response, text = ask(server, "POST", "/race", request)
     assert response.status == 200 and response.headers["Content-Type"].startswith("text/event-stream")
-    told = events(text)
+    received = events(text)
     hidden = example.puzzle.count("0")
-    assert told[0] == ("start", {"puzzle": example.puzzle, "size": round(len(example.puzzle) ** 0.5), "hidden": hidden})
-    assert [event for event, _ in told[1:]] == ["reveal"] * hidden * len(orders) + ["verdict"] * len(orders) + ["end"]
+    assert received[0] == ("start", {"puzzle": example.puzzle, "size": round(len(example.puzzle) ** 0.5), "hidden": hidden})
+    assert [event for event, _ in received[1:]] == ["reveal"] * hidden * len(orders) + ["verdict"] * len(orders) + ["end"]
     # In turn: a round holds one reveal of each order.
-    assert [data["scheduler"] for _, data in told[1 : 1 + hidden * len(orders)]] == list(orders) * hidden
+    assert [data["scheduler"] for _, data in received[1 : 1 + hidden * len(orders)]] == list(orders) * hidden
     for order in orders:
         path, truth = offline(example.puzzle, example.denoiser, order)
-        mine = [data for event, data in told if event == "reveal" and data["scheduler"] == order]
+        mine = [data for event, data in received if event == "reveal" and data["scheduler"] == order]
         assert [data["nth"] for data in mine] == list(range(hidden))
         assert [data["cell"] for data in mine] == path.order[0].tolist()
         assert [data["digit"] for data in mine] == path.tokens[0, path.order[0]].tolist()
         assert [data["p"] for data in mine] == pytest.approx(path.logp[0].exp().tolist(), rel=1e-5)
         wrong = (path.tokens != truth)[0]
         assert [data["right"] for data in mine] == [not wrong[cell] for cell in path.order[0].tolist()]
-        verdict = next(data for event, data in told if event == "verdict" and data["scheduler"] == order)
+        verdict = next(data for event, data in received if event == "verdict" and data["scheduler"] == order)
         first = next((data["nth"] for data in mine if not data["right"]), None)
         assert (verdict["solved"], verdict["wrong"]) == (not wrong.any(), int(wrong.sum()))
         assert verdict["first_wrong"] == first and verdict["denoiser_calls"] == path.denoiser_calls == hidden
         assert verdict["total_logp"] == pytest.approx(path.total_logp.item(), rel=1e-5)
-    view, html = ask(server, "GET", told[-1][1]["view"])
+    view, html = ask(server, "GET", received[-1][1]["view"])
     assert view.status == 200 and "sandbox allow-scripts" in view.headers["Content-Security-Policy"]
     traced = json.loads(html.partition('id="traces">')[2].partition("</script>")[0])["traces"][0]
     assert [path["scheduler"] for path in traced["trajectories"]] == list(orders)
     for path in traced["trajectories"]:
-        cells = [data["cell"] for event, data in told if event == "reveal" and data["scheduler"] == path["scheduler"]]
+        cells = [data["cell"] for event, data in received if event == "reveal" and data["scheduler"] == path["scheduler"]]
         assert path["order"] == cells and path["candidates"]["alternatives"] == 4
         assert set(path["others"]) == set(orders) - {path["scheduler"]}
 
@@ -254,9 +254,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, lis
     opened.set()
 
 
-def begun(server: Playground, asked: dict[str, Any]) -> http.client.HTTPResponse:
+def begun(server: Playground, request: dict[str, Any]) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request("POST", "/race", json.dumps(asked), {"Content-Type": "application/json"})
+    connection.request("POST", "/race", json.dumps(request), {"Content-Type": "application/json"})
     response = connection.getresponse()
     assert response.status == 200 and response.readline() == b"event: start\n"
     return response
@@ -309,9 +309,9 @@ def test_a_race_that_fails_or_takes_too_long_says_so(server: Playground, monkeyp
 
 
 def test_an_iterator_that_is_closed_leaves_no_thread() -> None:
-    told = race(read_puzzle(SMALL.puzzle), SMALL.denoiser, ("confidence", "sas"))
-    assert isinstance(next(told), Reveal)
-    told.close()  # pyright: ignore
+    received = race(read_puzzle(SMALL.puzzle), SMALL.denoiser, ("confidence", "sas"))
+    assert isinstance(next(received), Reveal)
+    received.close()  # pyright: ignore
     assert not any(isinstance(thread, racing._Runner) for thread in threading.enumerate())
     kinds = [type(one) for one in race(read_puzzle(SMALL.puzzle), SMALL.denoiser, ("sas",))]
     assert kinds == [Reveal] * 11 + [Verdict, Finish]

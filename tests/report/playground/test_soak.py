@@ -73,8 +73,8 @@ class Running:
 
     def _begun(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        asked = {"puzzle": SMALL.puzzle, "denoiser": SMALL.denoiser, "schedulers": ["confidence", "sas"]}
-        connection.request("POST", "/race", json.dumps(asked), {"Content-Type": "application/json"})
+        request = {"puzzle": SMALL.puzzle, "denoiser": SMALL.denoiser, "schedulers": ["confidence", "sas"]}
+        connection.request("POST", "/race", json.dumps(request), {"Content-Type": "application/json"})
         return connection, connection.getresponse()
 
 

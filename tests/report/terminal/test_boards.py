@@ -231,7 +231,7 @@ def test_a_real_terminal() -> None:
     while True:
         try:
             part = os.read(master, 65536)
-        except OSError:  # nobody holds the other end any more
+        except OSError:  # the other end is closed
             break
         if not part:
             break

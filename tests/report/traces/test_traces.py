@@ -58,15 +58,15 @@ def test_a_recorded_path_is_the_one_that_the_scheduler_takes_by_itself(four: dic
 
 
 def test_what_the_others_would_have_chosen(four: dict[str, Any]) -> None:
-    """Where another scheduler agrees on every step it has the same order; and each asked alone in that state says the same."""
+    """Where another scheduler agrees on every step it has the same order; and each alone in that state chooses the same."""
     first = four["traces"][0]
     path = first.trajectory("margin")
     canvas = torch.tensor([first.prompt])
     for step in range(path.steps):
         state = Canvas(canvas, torch.tensor([first.target]))
         for name in ("confidence", "gt_logp"):
-            asked = unmask(four["denoiser"], four["schedulers"][name], Canvas(state.tokens, target=state.target))
-            assert asked.order[0, 0] == path.others[name][step]
+            alone = unmask(four["denoiser"], four["schedulers"][name], Canvas(state.tokens, target=state.target))
+            assert alone.order[0, 0] == path.others[name][step]
         canvas = canvas.clone()
         canvas[0, path.order[step]] = path.tokens[path.order[step]]
     assert set(path.others) == set(NAMES) - {"margin"}
