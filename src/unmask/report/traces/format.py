@@ -121,22 +121,13 @@ def write(trace: Trace, path: str | Path) -> None:
 
 
 def as_json(trace: Trace) -> dict[str, Any]:
-    """What ``write`` writes and the viewer embeds."""
-    shape = trace.grid
+    """The content of the file, which the viewer embeds as it is."""
     return {
         "format": FORMAT,
         "version": VERSION,
         "kind": trace.kind,
-        "task": trace.task,
-        "problem": trace.problem,
-        "denoiser": trace.denoiser,
-        "decoding": trace.decoding,
-        "grid": shape and {"size": shape.size, "box_rows": shape.box_rows, "box_cols": shape.box_cols},
-        "prompt": list(trace.prompt),
-        "target": None if trace.target is None else list(trace.target),
-        "mask_id": trace.mask_id,
-        "end_ids": list(trace.end_ids),
-        "block": list(trace.block),
+        **vars(trace),
+        "grid": trace.grid and {name: getattr(trace.grid, name) for name in ("size", "box_rows", "box_cols")},
         "labels": {str(token): trace.labels[token] for token in sorted(trace.labels)},
         "trajectories": [_trajectory_json(trace, trajectory) for trajectory in trace.trajectories],
     }
@@ -145,20 +136,16 @@ def as_json(trace: Trace) -> dict[str, Any]:
 def _trajectory_json(trace: Trace, trajectory: TracedTrajectory) -> dict[str, Any]:
     c = trajectory.candidates
     return {
-        "scheduler": trajectory.scheduler,
-        "tokens": list(trajectory.tokens),
-        "order": list(trajectory.order),
-        "step": list(trajectory.step),
+        **vars(trajectory),
         "logp": [round(value, 6) for value in trajectory.logp],
         "total_logp": round(trajectory.total_logp, 6),
-        "denoiser_calls": trajectory.denoiser_calls,
         "first_wrong": trace.first_wrong(trajectory),
-        "others": {name: list(positions) for name, positions in trajectory.others.items()},
+        "others": dict(trajectory.others),
         "candidates": c
         and {
             "alternatives": c.token.shape[1],
             "eligible": _pack(np.packbits(c.eligible, axis=1, bitorder="little")),
-            "score": _pack(_rounded(c.score)),
+            "score": _pack(_round_mantissa(c.score)),
             "token": _pack(np.searchsorted(sorted(trace.labels), c.token).astype(index_type(len(trace.labels)))),
             "probability": _pack(probability_code(c.probability)),
             "truth": None if c.truth is None else _pack(probability_code(c.truth)),
@@ -180,7 +167,7 @@ def probability_of(code: UInt16[np.ndarray, "..."]) -> NDArray[np.float64]:
     return np.where(code == 0, 0.0, np.where(code == LEVELS + 2, 1.0, p))
 
 
-def _rounded(score: Float[np.ndarray, "N"]) -> NDArray[np.float32]:
+def _round_mantissa(score: Float[np.ndarray, "N"]) -> NDArray[np.float32]:
     """float32 with 12 bits of mantissa: the zeros behind them compress."""
     bits = np.ascontiguousarray(score, "<f4").view("<u4").astype(np.uint64)
     return ((bits + 0x400) & 0xFFFFF800).astype("<u4").view("<f4")

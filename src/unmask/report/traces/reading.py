@@ -86,6 +86,10 @@ class StoredTrace:
     trajectories: Annotated[tuple[StoredTrajectory, ...], Field(min_length=1)]
 
 
+SAME_FIELDS = ("task", "problem", "denoiser", "decoding", "prompt", "target", "mask_id", "end_ids", "block")
+"""Fields of a trace that are stored as they are."""
+
+
 def read(path: str | Path) -> Trace:
     """A trace from a file; ValueError says what is wrong with it."""
     try:
@@ -109,22 +113,11 @@ def from_json(value: Any) -> Trace:
     if stored.target is not None:
         _require_length(stored.target, length, "target")
     labels = {int(token): text for token, text in stored.labels.items()}
-    trace = Trace(
-        task=stored.task,
-        problem=stored.problem,
-        denoiser=stored.denoiser,
-        decoding=stored.decoding,
-        grid=_grid(stored),
-        prompt=stored.prompt,
-        target=stored.target,
-        mask_id=stored.mask_id,
-        end_ids=stored.end_ids,
-        block=stored.block,
-        labels=labels,
-        trajectories=tuple(
-            _trajectory(one, f"trajectory {n}", stored, sorted(labels)) for n, one in enumerate(stored.trajectories)
-        ),
-    )
+    trajectories = [
+        _trajectory(one, f"trajectory {n}", stored, sorted(labels)) for n, one in enumerate(stored.trajectories)
+    ]
+    same = {name: getattr(stored, name) for name in SAME_FIELDS}
+    trace = Trace(**same, grid=_grid(stored), labels=labels, trajectories=tuple(trajectories))
     _require_consistency(trace, stored)
     return trace
 
@@ -165,17 +158,8 @@ def _trajectory(stored: StoredTrajectory, place: str, problem: StoredTrace, ids:
         candidates = _candidates(stored.candidates, f"{place}, candidates", steps, problem, ids)
         if not all(candidates.eligible[at, position] for at, position in zip(step, order, strict=True)):
             raise ValueError(f"{place}, candidates: expected every reveal among the candidates of its step")
-    return TracedTrajectory(
-        scheduler=stored.scheduler,
-        tokens=stored.tokens,
-        order=order,
-        step=step,
-        logp=stored.logp,
-        total_logp=stored.total_logp,
-        denoiser_calls=stored.denoiser_calls,
-        candidates=candidates,
-        others=stored.others,
-    )
+    same = {name: value for name, value in vars(stored).items() if name not in ("first_wrong", "candidates")}
+    return TracedTrajectory(**same, candidates=candidates)
 
 
 def _candidates(stored: StoredCandidates, place: str, steps: int, problem: StoredTrace, ids: list[int]) -> Candidates:
