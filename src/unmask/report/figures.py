@@ -102,7 +102,8 @@ def _styled(name: ThemeName, **changes: Any) -> Iterator[Theme]:
         "legend.frameon": False,
         "figure.constrained_layout.use": True,
     }
-    with matplotlib.rc_context({**style, **changes}):
+    style.update(changes)
+    with matplotlib.rc_context(style):
         yield theme
 
 
@@ -147,9 +148,9 @@ def grouped(groups: Mapping[str, Sequence[Point]], unit: str, theme: ThemeName =
             for point in points:
                 which = names.index(point.label)
                 y = place + 0.36 - 0.72 * (which + 0.5) / len(names)
-                look = {"color": COLOURS[which % len(COLOURS)], "label": point.label}
-                axes.plot([point.low, point.high], [y, y], color=look["color"], linewidth=1.3)
-                axes.plot(point.value, y, MARKERS[which % len(MARKERS)], markersize=4.5, **look)
+                colour, marker = COLOURS[which % len(COLOURS)], MARKERS[which % len(MARKERS)]
+                axes.plot([point.low, point.high], [y, y], color=colour, linewidth=1.3)
+                axes.plot(point.value, y, marker, markersize=4.5, color=colour, label=point.label)
         axes.set_yticks(range(len(groups)), list(groups)[::-1])
         axes.set_ylim(-0.5, len(groups) - 0.5)
         axes.set_xlabel(unit)
