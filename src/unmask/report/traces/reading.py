@@ -31,7 +31,7 @@ MOST_ALTERNATIVES = 32
 Name = Annotated[str, Field(min_length=1)]
 Index = Annotated[int, Field(ge=0, lt=2**31)]
 TokenId = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]
-Finite = Annotated[float, Field(allow_inf_nan=False, gt=-1e300, lt=1e300)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, config=STRICT)
