@@ -1,4 +1,4 @@
-"""Traces wherever something is decoded: the problems that tell most, the links to them in a report, puzzles and texts."""
+"""Traces of evaluations, puzzles and texts: the most informative problems, and the links to them in a report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def report(**solved: str) -> Report:
     return Report("sudoku", "some", "small", len(base), 0, rows)
 
 
-def test_the_problems_that_tell_most_are_won_lost_and_failed_by_both() -> None:
+def test_most_informative_problems() -> None:
     #                           0123456789
     one = report(confidence="0111001100", sas="1101101100")
     order, base = cases.select_pair(one, "sequential")
@@ -56,7 +56,7 @@ def test_the_problems_that_tell_most_are_won_lost_and_failed_by_both() -> None:
     assert cases.most_informative_problems(one, "sequential", 99) == [0, 2, 5, 4, 8, 9, 1, 3, 6, 7]
 
 
-def test_whom_a_report_is_about() -> None:
+def test_select_pair() -> None:
     about = lambda **solved: tuple(one.scheduler for one in cases.select_pair(report(**solved), "sequential"))  # noqa: E731
     assert about(confidence="0011", margin="0111", gt_logp="1111") == ("margin", "confidence")  # an oracle never leads
     assert about(confidence="0011", margin="0111", sas="0001") == ("sas", "confidence")
@@ -65,7 +65,7 @@ def test_whom_a_report_is_about() -> None:
     assert cases.most_informative_problems(report(confidence="0110"), "sequential", 3) == [0, 3, 1]
 
 
-def test_evaluate_records_them_as_it_decoded_them(command: Call) -> None:
+def test_evaluate_records_traces_of_its_own_decodings(command: Call) -> None:
     words = ("evaluate", "--denoiser", "sudoku-4x4-imperfect", "--schedulers", "confidence,random,sas", "--limit", "40")
     code, out, err = command(
         *words, "--no-nll", "--clues", "4-5", "--json", "r.json", "--traces", "t", "--trace-cases", "5"
@@ -89,7 +89,7 @@ def test_evaluate_records_them_as_it_decoded_them(command: Call) -> None:
     assert code == 2 and "trace-cases must be at least 1, got 0" in err and not Path("new").exists()
 
 
-def test_regimes_have_traces_of_their_own(command: Call) -> None:
+def test_a_trace_per_decoding(command: Call) -> None:
     words = ("evaluate", "--denoiser", "sudoku-4x4", "--schedulers", "confidence,margin", "--limit", "3", "--no-nll")
     assert command(*words, "--steps", "4", "6", "--traces", "t", "--trace-cases", "1")[0] == 0
     assert sorted(path.name for path in Path("t").iterdir()) == ["0001-4-steps.json", "0001-6-steps.json"]
@@ -159,7 +159,7 @@ def test_a_link_opens_its_case(opened: Callable, tmp_path: Path) -> None:
         assert f"problem {number} " in shown.locator(".case[aria-current=true]").inner_text()
 
 
-def test_decode_records_what_it_shows(command: Call, tmp_path: Path) -> None:
+def test_decode_records_traces(command: Call, tmp_path: Path) -> None:
     words = ("decode", SMALL, "--denoiser", "sudoku-4x4-imperfect", "--json")
     plain = json.loads(command(*words)[1])
     code, out, err = command(*words, "--traces", "t")
@@ -181,7 +181,7 @@ def test_decode_records_what_it_shows(command: Call, tmp_path: Path) -> None:
         assert (code, out) == (2, "") and message in err
 
 
-def test_generate_records_what_it_says(command: Call, tmp_path: Path) -> None:
+def test_generate_records_traces(command: Call, tmp_path: Path) -> None:
     from support.tokenizers import words as tokenizer
 
     write(tmp_path / "llada", "llada")
@@ -207,7 +207,7 @@ def test_generate_records_what_it_says(command: Call, tmp_path: Path) -> None:
     assert code == 2 and "absent or an empty folder" in err
 
 
-def test_texts_that_were_decoded_already() -> None:
+def test_trace_texts() -> None:
     """Two rows of different lengths in one batch: padding is in neither trace, and each row has its own order."""
     import torch
 

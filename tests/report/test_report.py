@@ -1,4 +1,4 @@
-"""A report says what the files say, marks only what the pairs show, needs no network, and refuses what it cannot read."""
+"""Reports: tables equal their files, only paired differences are bold, pages are self-contained, invalid files are refused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def same(a: Any, b: Any) -> bool:
     return json.dumps(dataclasses.asdict(a)) == json.dumps(dataclasses.asdict(b))
 
 
-def test_an_evaluation_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_evaluation_round_trip(tmp_path: Path) -> None:
     report = evaluation()
     report.write(tmp_path / "one.json", command="unmask evaluate --limit 200")
     found = gather([tmp_path / "one.json"]).evaluations[0]
@@ -68,7 +68,7 @@ def test_an_evaluation_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (found.name, found.command) == ("one", "unmask evaluate --limit 200")
 
 
-def test_bold_only_where_the_paired_interval_leaves_out_zero() -> None:
+def test_bold_only_where_the_paired_interval_excludes_zero() -> None:
     report = evaluation()
     found = {one["scheduler"]: one for one in tables.table(report)["rows"]}
     assert [found[name]["strong"] for name in ("confidence", "margin", "sas", "gt_logp")] == [False, False, True, True]
@@ -79,7 +79,7 @@ def test_bold_only_where_the_paired_interval_leaves_out_zero() -> None:
     assert page.table_html(replace(report, rows=[report.rows[0], touching])).count("<b>") == 0
 
 
-def test_every_two_orders_are_compared_on_the_same_problems() -> None:
+def test_pairwise_comparisons() -> None:
     report = evaluation()
     found = {(pair["a"], pair["b"]): pair for pair in tables.pairs(report)}
     assert len(found) == 6
@@ -89,7 +89,7 @@ def test_every_two_orders_are_compared_on_the_same_problems() -> None:
     assert pair["difference"][0] == f"{100 * (a.astype(int) - b.astype(int)).mean():+.1f}".replace("-", "−")
 
 
-def test_the_sentence_at_the_top() -> None:
+def test_lead_sentence() -> None:
     report = evaluation()
     sas, base = report.row("sas"), report.row("confidence")
     text = tables.lead(report)
@@ -164,7 +164,7 @@ def test_two_thousand_puzzles_make_a_page_below_five_megabytes() -> None:
     assert shown is not None and [len(group["cases"]) for group in shown["cases"]] == [1]
 
 
-def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
+def test_sections_without_inputs_are_omitted(tmp_path: Path) -> None:
     only = page.render(gather([training(tmp_path / "order")]))
     assert "Training" in only and "Problems solved" not in only and "<iframe" not in only
     (tmp_path / "bare").mkdir()
@@ -181,7 +181,7 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     assert "When it first goes wrong" not in text and "<iframe" in text
 
 
-def test_names_are_text(tmp_path: Path) -> None:
+def test_names_are_escaped(tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>"
     report = replace(evaluation(20), denoiser=hostile, source=hostile)
     report = replace(
@@ -215,14 +215,14 @@ def broken(**changes: Any) -> dict[str, Any]:
         (broken(versus={"baseline": 3}), "versus"),
     ],
 )
-def test_a_file_that_is_no_evaluation_is_refused(value: Any, message: str, tmp_path: Path) -> None:
+def test_invalid_evaluation_files_are_refused(value: Any, message: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(json.dumps(value))
     with pytest.raises(ValueError, match=message) as error:
         gather([tmp_path / "bad.json"])
     assert "bad.json" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_paths_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
+def test_missing_and_empty_inputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to report"):
         gather([])
     with pytest.raises(ValueError, match="but there is nothing"):
@@ -239,13 +239,13 @@ def test_paths_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
     assert same(report_from_json(broken()), report_from_json(broken()))
 
 
-def test_a_configuration_as_the_preset_that_gives_it_again(tmp_path: Path) -> None:
+def test_configuration_as_toml(tmp_path: Path) -> None:
     found = gather([training(tmp_path / "order")]).trainings[0]
     back = tomllib.loads(sections.as_toml(found.config))
     assert back == {"denoiser": 'a "quoted" name', "policy": {"width": 4, "features": ["confidence"]}}
 
 
-def test_the_cases_worth_a_look() -> None:
+def test_select_cases() -> None:
     one = board()
     gains = replace(
         one,
@@ -276,7 +276,7 @@ def test_the_cases_worth_a_look() -> None:
     assert "confidence: 2 wrong of 10, the first at step 4; sas: all right" in best["cases"][0]["summary"]
 
 
-def test_the_figure_of_the_readme() -> None:
+def test_hero_figure() -> None:
     one = board()
     drawn = boards.hero(one)
     root = ElementTree.fromstring(drawn)

@@ -1,4 +1,4 @@
-"""The playground over many races: its memory stays what it was, and who leaves leaves nothing behind."""
+"""The playground over many races: its memory does not grow, and clients that leave free their threads."""
 
 from __future__ import annotations
 
@@ -107,14 +107,14 @@ def test_memory_does_not_grow() -> None:
         assert slope < LEAK
 
 
-def test_a_playground_that_forgets_nothing_is_found_out() -> None:
+def test_the_memory_test_detects_a_leak() -> None:
     with running("-c", KEEPING_ALL) as server:
         slope, low, high = growth(server, 60)
         print(f"\nkeeping every trace: {slope:+.2f} kB per race [{low:+.2f}, {high:+.2f}]")
         assert low > LEAK
 
 
-def test_who_leaves_leaves_no_thread_behind() -> None:
+def test_clients_that_leave_leave_no_thread() -> None:
     with running("-m", "unmask", "play", "--port", "0") as server:
         idle = server.status("Threads")
         server.race()

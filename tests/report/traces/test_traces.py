@@ -1,4 +1,4 @@
-"""A trace says what the decoding did, survives its file, and a file that is not one is refused."""
+"""Traces equal the decoding, survive a round trip through their file, and invalid files are refused."""
 
 from __future__ import annotations
 
@@ -40,53 +40,53 @@ def four() -> dict[str, Any]:
     return {"denoiser": denoiser, "schedulers": schedulers, "canvas": canvas, "traces": traces}
 
 
-def test_a_recorded_path_is_the_one_that_the_scheduler_takes_by_itself(four: dict[str, Any]) -> None:
+def test_a_recorded_trajectory_equals_a_plain_decoding(four: dict[str, Any]) -> None:
     canvas = four["canvas"]
     for name, scheduler in four["schedulers"].items():
         for row in range(3):
             alone = Canvas(canvas.tokens[row : row + 1], canvas.target[row : row + 1])
-            path = unmask(
+            trajectory = unmask(
                 four["denoiser"], scheduler, Canvas(alone.tokens, target=alone.target, seeds=torch.tensor([row]))
             )
             traced = four["traces"][row].trajectory(name)
-            assert traced.order == tuple(path.order[0].tolist())
-            assert traced.tokens == tuple(path.tokens[0].tolist())
-            assert traced.logp == pytest.approx(path.logp[0].tolist(), abs=1e-4)
+            assert traced.order == tuple(trajectory.order[0].tolist())
+            assert traced.tokens == tuple(trajectory.tokens[0].tolist())
+            assert traced.logp == pytest.approx(trajectory.logp[0].tolist(), abs=1e-4)
             # The others' look-ahead is not charged to this order, its own is.
-            assert traced.denoiser_calls == path.denoiser_calls
+            assert traced.denoiser_calls == trajectory.denoiser_calls
             assert (traced.denoiser_calls > traced.steps) == (name == "look_ahead")
 
 
-def test_what_the_others_would_have_chosen(four: dict[str, Any]) -> None:
+def test_choices_of_the_other_schedulers(four: dict[str, Any]) -> None:
     """Where another scheduler agrees on every step it has the same order; and each alone in that state chooses the same."""
     first = four["traces"][0]
-    path = first.trajectory("margin")
+    trajectory = first.trajectory("margin")
     canvas = torch.tensor([first.prompt])
-    for step in range(path.steps):
+    for step in range(trajectory.steps):
         state = Canvas(canvas, torch.tensor([first.target]))
         for name in ("confidence", "gt_logp"):
             alone = unmask(four["denoiser"], four["schedulers"][name], Canvas(state.tokens, target=state.target))
-            assert alone.order[0, 0] == path.others[name][step]
+            assert alone.order[0, 0] == trajectory.others[name][step]
         canvas = canvas.clone()
-        canvas[0, path.order[step]] = path.tokens[path.order[step]]
-    assert set(path.others) == set(NAMES) - {"margin"}
+        canvas[0, trajectory.order[step]] = trajectory.tokens[trajectory.order[step]]
+    assert set(trajectory.others) == set(NAMES) - {"margin"}
 
 
-def test_candidates_are_the_models_own_prices(four: dict[str, Any]) -> None:
+def test_candidates_hold_the_probabilities_of_the_model(four: dict[str, Any]) -> None:
     first = four["traces"][1]
-    path = first.trajectory("confidence")
-    candidates = path.candidates
+    trajectory = first.trajectory("confidence")
+    candidates = trajectory.candidates
     assert candidates is not None and candidates.truth is not None
     states = unmask(four["denoiser"], four["schedulers"]["confidence"], torch.tensor([first.prompt])).states
     assert states is not None
-    for step in range(path.steps):
+    for step in range(trajectory.steps):
         at = candidates.at(step)
         where = np.flatnonzero(candidates.eligible[step])
         assert candidates.probability[at, 0] == pytest.approx(states.confidence[step, where].exp().numpy(), abs=1e-4)
         assert candidates.token[at, 0].tolist() == states.best[step, where].tolist()
         assert (np.diff(candidates.probability[at], axis=1) <= 1e-6).all()
         # The order is confidence's: its score is the highest of the step.
-        assert where[candidates.score[at].argmax()] == path.order[step]
+        assert where[candidates.score[at].argmax()] == trajectory.order[step]
         found = candidates.token[at] == np.array(first.target)[where][:, None]
         row = found.any(1)
         assert candidates.truth[at][row] == pytest.approx(candidates.probability[at][found], abs=1e-4)
@@ -109,7 +109,7 @@ def test_the_first_wrong_reveal() -> None:
     assert unknown.trajectories[0].candidates is not None and unknown.trajectories[0].candidates.truth is None
 
 
-def test_blocks_padding_and_what_an_end_token_leaves_hidden() -> None:
+def test_blocks_padding_and_end_tokens() -> None:
     """Two rows, the second padded in front: its trace knows nothing of the padding, nor of the other row."""
     denoiser = text_denoiser()
     tokens = torch.tensor([[5, 6, 7, 12, 12, 12, 12, 12], [0, 0, 5, 6, 12, 12, 12, 12]])
@@ -143,8 +143,8 @@ def test_several_reveals_in_a_step() -> None:
     one = trace.record(
         denoiser, {"confidence": load_scheduler("confidence")}, canvas, trace.About(), Decoding(steps=4)
     )[0]
-    path = again(one).trajectories[0]
-    assert path.steps == 4 and len(path.order) == 9 and path.denoiser_calls == 4
+    trajectory = again(one).trajectories[0]
+    assert trajectory.steps == 4 and len(trajectory.order) == 9 and trajectory.denoiser_calls == 4
     assert one.decoding == "4 steps"
 
 
@@ -169,10 +169,10 @@ def test_a_scheduler_sees_what_it_would_see_alone() -> None:
         assert torch.isfinite(view.confidence).equal(view.eligible)
 
 
-def test_a_path_without_states_has_an_order_only(four: dict[str, Any]) -> None:
+def test_a_trajectory_without_states(four: dict[str, Any]) -> None:
     canvas = four["canvas"]
-    path = unmask(four["denoiser"], four["schedulers"]["margin"], canvas.tokens, record=False)
-    one = trace.make_trace(four["denoiser"], {"margin": path}, canvas, trace.about_boards(4, "mine"), row=2)
+    trajectory = unmask(four["denoiser"], four["schedulers"]["margin"], canvas.tokens, record=False)
+    one = trace.make_trace(four["denoiser"], {"margin": trajectory}, canvas, trace.about_boards(4, "mine"), row=2)
     assert (
         one.trajectories[0].candidates is None
         and one.trajectories[0].order == four["traces"][2].trajectory("margin").order
@@ -203,25 +203,25 @@ def again(one: trace.Trace) -> trace.Trace:
         "mask_id",
     ):
         assert getattr(back, field) == getattr(one, field)
-    for path, other in zip(one.trajectories, back.trajectories, strict=True):
-        assert (path.order, path.step, path.tokens, dict(path.others)) == (
+    for trajectory, other in zip(one.trajectories, back.trajectories, strict=True):
+        assert (trajectory.order, trajectory.step, trajectory.tokens, dict(trajectory.others)) == (
             other.order,
             other.step,
             other.tokens,
             dict(other.others),
         )
-        assert other.total_logp == pytest.approx(path.total_logp, abs=1e-6)
-        assert (path.candidates is None) == (other.candidates is None)
-        if path.candidates is None or other.candidates is None:
+        assert other.total_logp == pytest.approx(trajectory.total_logp, abs=1e-6)
+        assert (trajectory.candidates is None) == (other.candidates is None)
+        if trajectory.candidates is None or other.candidates is None:
             continue
-        assert (path.candidates.eligible == other.candidates.eligible).all()
-        assert (path.candidates.token == other.candidates.token).all()
-        assert np.abs(path.candidates.probability - other.candidates.probability).max() < 6.2e-5
-        assert other.candidates.score == pytest.approx(path.candidates.score, rel=2**-12)
+        assert (trajectory.candidates.eligible == other.candidates.eligible).all()
+        assert (trajectory.candidates.token == other.candidates.token).all()
+        assert np.abs(trajectory.candidates.probability - other.candidates.probability).max() < 6.2e-5
+        assert other.candidates.score == pytest.approx(trajectory.candidates.score, rel=2**-12)
     return back
 
 
-def test_a_file_gives_back_what_was_written(four: dict[str, Any], tmp_path: Path) -> None:
+def test_file_round_trip(four: dict[str, Any], tmp_path: Path) -> None:
     for one in four["traces"]:
         again(one)
     trace.write(four["traces"][0], tmp_path / "one.json")
@@ -269,7 +269,7 @@ HOSTILE = {
     "a label that is no text": (put("labels", "1", 1), "labels, 1: expected text"),
     "half a surrogate pair": (put("labels", "1", "\ud800"), "surrogate pair"),
     "no path": (put("trajectories", []), "trajectories: expected at least one item"),
-    "a path that is a list": (put("trajectories", 0, []), "trajectories, 0: expected a JSON object"),
+    "a trajectory that is a list": (put("trajectories", 0, []), "trajectories, 0: expected a JSON object"),
     "two paths of one scheduler": (put("trajectories", 1, "scheduler", "confidence"), "one per scheduler"),
     "a position twice": (
         lambda value: put("trajectories", 0, "order", 1, value["trajectories"][0]["order"][0])(value),
@@ -307,7 +307,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_file_that_is_no_trace_is_refused(name: str, four: dict[str, Any]) -> None:
+def test_invalid_traces_are_refused(name: str, four: dict[str, Any]) -> None:
     change, message = HOSTILE[name]
     value = json.loads(json.dumps(trace_file.as_json(four["traces"][0])))
     change(value)
@@ -327,32 +327,39 @@ def test_a_file_that_is_no_trace_is_refused(name: str, four: dict[str, Any]) -> 
         (b'{"a": ' + b"9" * 5000 + b"}", "digits|expected a trace"),
     ],
 )
-def test_bytes_that_are_no_trace_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_bytes_that_are_not_json_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_bytes(content)
     with pytest.raises(ValueError, match=message) as error:
         trace.read(tmp_path / "bad.json")
     assert "bad.json" in str(error.value)
 
 
-def test_traces_of_one_problem_are_seen_side_by_side(four: dict[str, Any]) -> None:
+def test_merge_traces_of_one_problem(four: dict[str, Any]) -> None:
     denoiser, canvas = four["denoiser"], four["canvas"]
     row = Canvas(canvas.tokens[:1], canvas.target[:1], canvas.region[:1])
     apart = [
         trace.record(denoiser, {name: load_scheduler(name)}, row, trace.about_boards(4, model))[0]
         for name, model in (("confidence", "small"), ("margin", "small"), ("margin", "large"))
     ]
-    assert [path.scheduler for path in viewer.merge_traces(apart[:2])[0].trajectories] == ["confidence", "margin"]
+    assert [trajectory.scheduler for trajectory in viewer.merge_traces(apart[:2])[0].trajectories] == [
+        "confidence",
+        "margin",
+    ]
     both = viewer.merge_traces([*apart, four["traces"][1]])
     assert len(both) == 2 and both[0].denoiser == "small, large"
-    assert [path.scheduler for path in both[0].trajectories] == ["confidence, small", "margin, small", "margin, large"]
+    assert [trajectory.scheduler for trajectory in both[0].trajectories] == [
+        "confidence, small",
+        "margin, small",
+        "margin, large",
+    ]
     again(both[0])
 
 
-def test_what_a_notebook_shows(four: dict[str, Any]) -> None:
-    path = unmask(four["denoiser"], four["schedulers"]["margin"], four["canvas"].tokens)
-    shown = trace.trajectory_html(path)
+def test_notebook_html(four: dict[str, Any]) -> None:
+    trajectory = unmask(four["denoiser"], four["schedulers"]["margin"], four["canvas"].tokens)
+    shown = trace.trajectory_html(trajectory)
     assert shown.count("<table") == 3 and shown.count("<td") == 48
-    assert shown.count('title="reveal 1"') == 3 and f"{path.denoiser_calls} denoiser calls" in shown
+    assert shown.count('title="reveal 1"') == 3 and f"{trajectory.denoiser_calls} denoiser calls" in shown
     words = unmask(text_denoiser(), load_scheduler("confidence"), torch.tensor([[5, 12, 12]]))
     assert trace.trajectory_html(words).count("<span") == 3
     nothing = unmask(text_denoiser(), load_scheduler("confidence"), torch.tensor([[5, 6]]))
