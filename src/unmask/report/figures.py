@@ -175,7 +175,8 @@ def lines(
         names = list(dict.fromkeys(name for series in panels.values() for name in series))
         for nth, ((title, series), ylabel) in enumerate(zip(panels.items(), ylabels, strict=True)):
             axes = figure.add_subplot(1, len(panels), nth + 1)
-            _draw_lines(axes, {name: list(enumerate(points)) for name, points in series.items()}, names)
+            placed = {name: [(float(x), point) for x, point in enumerate(points)] for name, points in series.items()}
+            _draw_lines(axes, placed, names)
             labels = max(series.values(), key=len)
             axes.set_xticks(range(len(labels)), [point.label for point in labels])
             axes.tick_params(axis="x", labelsize=8)
