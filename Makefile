@@ -64,11 +64,12 @@ soak: env ## hundreds of kills and resumes, then a training whose memory is watc
 	OMP_NUM_THREADS=1 $(BIN)/python tests/support/kill_harness.py --kills 100
 	OMP_NUM_THREADS=1 $(BIN)/python tests/support/soak.py --seconds $(SOAK)
 
-lint: env ## ruff, import-linter and pyright
+lint: env ## ruff, import-linter, pyright, and oxlint for the JavaScript
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+	$(BIN)/oxlint --deny-warnings
 
 clean: ## remove the environment and everything built
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -20,9 +20,10 @@ from safetensors.torch import save, save_file
 from unmask.assets import MODELS, POLICIES, PRESETS
 from unmask.denoisers import loading
 from unmask.denoisers.checkpoint import load_folder
-from unmask.report.playground.incoming import JSON, Refused, names_server, read_json
+from unmask.report.playground.incoming import JSON, RaceRequest, Refused, names_server, read_json
 from unmask.report.playground.puzzles import read_puzzle, read_rows
-from unmask.report.traces.reading import from_json, parse
+from unmask.report.stored import parse
+from unmask.report.traces.reading import from_json
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
@@ -33,7 +34,6 @@ from unmask.training.denoiser.second_stage import SecondStage
 from unmask.training.policy.run import PolicyRun
 
 REFUSALS = (ValueError, Refused)
-FIELDS: dict[str, type] = {"puzzle": str, "orders": list, "seed": int}
 LLADA = {
     "architectures": ["LLaDAModelLM"],
     "block_type": "llama",
@@ -130,7 +130,7 @@ def request(content: bytes) -> None:
     names_server(host.decode("latin-1"), "127.0.0.1", 8000)
     headers = Message()
     headers["Content-Type"] = JSON
-    read_json(headers, body, FIELDS)
+    read_json(headers, body, RaceRequest)
 
 
 def json_lines(content: bytes) -> None:
@@ -202,7 +202,7 @@ TINY_TRACE = {
     "end_ids": [],
     "block": [-1, 0],
     "labels": {"0": "_", "1": "a", "2": "b"},
-    "paths": [],
+    "trajectories": [],
 }
 
 
@@ -225,7 +225,7 @@ def seeds() -> dict[str, list[bytes]]:
         "policy_config": [_read(POLICIES, "sas-sudoku-4x4", "config.json")],
         "policy_weights": [save({"x": torch.zeros(2)}), _read(POLICIES, "sas-sudoku-4x4", "model.safetensors")],
         "trace": [json.dumps(TINY_TRACE).encode()],
-        "request": [b'127.0.0.1:8000\n{"puzzle": "1", "orders": ["a"], "seed": 3}'],
+        "request": [b'127.0.0.1:8000\n{"puzzle": "1", "denoiser": "d", "schedulers": ["a"]}'],
         "typed": [b"1..............4", b"puzzle,solution\n1..............4,\n"],
         "countdown": [b'{"numbers": [3, 5, 7], "target": 15}\n', b'{"input": "3,5,7", "output": "15"}\n'],
         "json_lines": [b'{"step": 1}\n{"step": 2, "loss": 0.5}\n{"note": 1}\n{"step": 4}\n{"st'],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unmask.evaluation.evaluate import Report
-from unmask_studies import figures
+from unmask.report import figures
 from unmask_studies.reports import find_leader
 from unmask_studies.tables import PaperNumbers, label, limits
 

@@ -57,7 +57,9 @@ def load_recipe(
     """A preset of ``unmask train`` with another seed, length, denoiser or validation, as its options would set them."""
     config = load_preset(preset, PolicyRun, "train")
     if seed is not None:
-        config = replace(config, data=replace(cast(Any, config.data), seed=seed), training=replace(config.training, seed=seed))
+        config = replace(
+            config, data=replace(cast(Any, config.data), seed=seed), training=replace(config.training, seed=seed)
+        )
     if steps is not None:
         every = min(steps, config.training.validate_every)
         config = replace(config, training=replace(config.training, steps=steps, validate_every=every))

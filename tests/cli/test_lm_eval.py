@@ -75,7 +75,7 @@ def test_samples_leave_traces_and_are_the_same_with_them(
     for path in written:
         trace = read(path)
         (mine,) = (sample for sample in samples if trace.problem == f"{sample['task']}, problem {sample['doc']}")
-        (decoded,) = trace.paths
+        (decoded,) = trace.trajectories
         assert decoded.candidates is not None and decoded.denoiser_calls == mine["denoiser_calls"]
         assert len(decoded.order) == mine["reveals"] and max(decoded.step) + 1 == mine["steps"]
 

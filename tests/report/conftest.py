@@ -14,7 +14,7 @@ from support.viewer import FLAGS, PATIENCE, chromium, listen, new_page
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One per file: while it runs, its event loop is everybody's in this process."""
+    """One per file, since its event loop blocks others in this process while it runs."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = chromium()
     if path is None:
@@ -28,7 +28,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Opens a page and waits until it is ready. No page may complain, nor ask anything of anybody."""
+    """Opens a page and waits until it is ready. No page may log an error or send a request."""
     contexts, heard = [], []
 
     def open_page(html: str, width: int = 1200, height: int = 900, clock: bool = False, **options: Any) -> Any:
@@ -37,7 +37,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         page = new_page(browser, width, height, **options)
         contexts.append(page.context)
         listen(page, heard, lambda url: url == file.as_uri())
-        if clock:  # time passes only when the test says so
+        if clock:  # time passes only by the test's clock
             page.clock.install()
         page.goto(file.as_uri())
         page.wait_for_selector("html[data-ready]")
@@ -51,7 +51,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def shot(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any, str], None]:
-    """Pictures to look at, in UNMASK_ARTIFACTS or in pytest's own folder."""
+    """Screenshots, in UNMASK_ARTIFACTS or in pytest's own folder."""
     folder = Path(os.environ.get("UNMASK_ARTIFACTS") or tmp_path_factory.mktemp("pictures"))
     folder.mkdir(parents=True, exist_ok=True)
     return lambda page, name: page.screenshot(path=folder / f"{name}.png", full_page=True)

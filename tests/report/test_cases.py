@@ -1,4 +1,4 @@
-"""Traces wherever something is decoded: the problems that tell most, the links to them in a report, puzzles and texts."""
+"""Traces of evaluations, puzzles and texts: the most informative problems, and the links to them in a report."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from support.evaluations import evaluation, row
 from support.families import write
 from support.viewer import WORDS, board
 from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas
 from unmask.evaluation.evaluate import Report
 from unmask.generation.text_canvas import TextCanvas
 from unmask.report import cases, page
 from unmask.report.gather import gather
 from unmask.report.traces import record as trace
-from unmask.report.traces.text import of_texts
+from unmask.report.traces.text import trace_texts
 from unmask.report.viewer import page as viewer
 from unmask.schedulers.loading import load_scheduler
 
@@ -34,38 +35,38 @@ def report(**solved: str) -> Report:
     return Report("sudoku", "some", "small", len(base), 0, rows)
 
 
-def test_the_problems_that_tell_most_are_won_lost_and_failed_by_both() -> None:
+def test_most_informative_problems() -> None:
     #                           0123456789
     one = report(confidence="0111001100", sas="1101101100")
-    order, base = cases.compared(one, "sequential")
+    order, base = cases.select_pair(one, "sequential")
     assert (order.scheduler, base.scheduler) == ("sas", "confidence")
-    assert cases.kinds(order, base) == {"won": [0, 4], "lost": [2], "failed by both": [5, 8, 9]}
-    assert cases.telling(one, "sequential", 4) == [0, 2, 5, 4]
-    assert cases.telling(one, "sequential", 99) == [0, 2, 5, 4, 8, 9, 1, 3, 6, 7]
+    assert cases.group_by_outcome(order, base) == {"won": [0, 4], "lost": [2], "failed by both": [5, 8, 9]}
+    assert cases.most_informative_problems(one, "sequential", 4) == [0, 2, 5, 4]
+    assert cases.most_informative_problems(one, "sequential", 99) == [0, 2, 5, 4, 8, 9, 1, 3, 6, 7]
 
 
-def test_whom_a_report_is_about() -> None:
-    about = lambda **solved: tuple(one.scheduler for one in cases.compared(report(**solved), "sequential"))  # noqa: E731
+def test_select_pair() -> None:
+    about = lambda **solved: tuple(one.scheduler for one in cases.select_pair(report(**solved), "sequential"))  # noqa: E731
     assert about(confidence="0011", margin="0111", gt_logp="1111") == ("margin", "confidence")  # an oracle never leads
     assert about(confidence="0011", margin="0111", sas="0001") == ("sas", "confidence")
     assert about(confidence="0011", margin="0111", **{"runs/order": "0000"}) == ("runs/order", "confidence")
     assert about(confidence="0011") == ("confidence", "confidence")
-    assert cases.telling(report(confidence="0110"), "sequential", 3) == [0, 3, 1]
+    assert cases.most_informative_problems(report(confidence="0110"), "sequential", 3) == [0, 3, 1]
 
 
-def test_evaluate_records_them_as_it_decoded_them(command: Call) -> None:
+def test_evaluate_records_traces_of_its_own_decodings(command: Call) -> None:
     words = ("evaluate", "--denoiser", "sudoku-4x4-imperfect", "--schedulers", "confidence,random,sas", "--limit", "40")
     code, out, err = command(
         *words, "--no-nll", "--clues", "4-5", "--json", "r.json", "--traces", "t", "--trace-cases", "5"
     )
     assert (code, err) == (0, "") and "wrote 5 traces to t; see them with: unmask report r.json t" in out
     stored = gather([Path("r.json")]).evaluations[0].report
-    chosen = cases.telling(stored, "sequential", 5)
+    chosen = cases.most_informative_problems(stored, "sequential", 5)
     assert {path.name for path in Path("t").iterdir()} == {f"{nth + 1:04d}.json" for nth in chosen}
     for nth in chosen:
         one = trace.read(f"t/{nth + 1:04d}.json")
         assert one.problem == f"{stored.source}, problem {nth + 1}" and one.decoding == "any order"
-        for path in one.paths:
+        for path in one.trajectories:
             assert one.solved(path) == (stored.row(path.scheduler).solved[nth] == "1"), (nth, path.scheduler)
             assert path.candidates is not None and set(path.others) == {"confidence", "random", "sas"} - {
                 path.scheduler
@@ -77,15 +78,15 @@ def test_evaluate_records_them_as_it_decoded_them(command: Call) -> None:
     assert code == 2 and "trace-cases must be at least 1, got 0" in err and not Path("new").exists()
 
 
-def test_regimes_have_traces_of_their_own(command: Call) -> None:
+def test_a_trace_per_decoding(command: Call) -> None:
     words = ("evaluate", "--denoiser", "sudoku-4x4", "--schedulers", "confidence,margin", "--limit", "3", "--no-nll")
     assert command(*words, "--steps", "4", "6", "--traces", "t", "--trace-cases", "1")[0] == 0
     assert sorted(path.name for path in Path("t").iterdir()) == ["0001-4-steps.json", "0001-6-steps.json"]
     found = [trace.read(path) for path in sorted(Path("t").iterdir())]
-    assert [max(path.steps for path in one.paths) for one in found] == [4, 6]
+    assert [max(path.steps for path in one.trajectories) for one in found] == [4, 6]
     assert [one.decoding for one in found] == ["4 steps", "6 steps"]
-    (together,) = viewer.merged(found)
-    assert [path.scheduler for path in together.paths] == [
+    (together,) = viewer.merge_traces(found)
+    assert [path.scheduler for path in together.trajectories] == [
         "confidence, 4 steps",
         "margin, 4 steps",
         "confidence, 6 steps",
@@ -102,13 +103,19 @@ def traced(tmp_path: Path, n: int) -> list[Path]:
     """An evaluation, and traces of its first problems that are won and lost."""
     one = evaluation(n, ("margin", "sas"))
     one.write(tmp_path / "r.json")
-    order, base = cases.compared(one, "sequential")
+    order, base = cases.select_pair(one, "sequential")
     shown = board()
-    paths = (replace(shown.paths[0], scheduler="confidence"), replace(shown.paths[1], scheduler="sas"))
-    for nth in (cases.kinds(order, base)["won"][1], cases.kinds(order, base)["failed by both"][0]):
+    trajectories = (
+        replace(shown.trajectories[0], scheduler="confidence"),
+        replace(shown.trajectories[1], scheduler="sas"),
+    )
+    for nth in (
+        cases.group_by_outcome(order, base)["won"][1],
+        cases.group_by_outcome(order, base)["failed by both"][0],
+    ):
         name = cases.problem_name(one.source, nth)
         # Another block makes another problem of it.
-        mine = replace(shown, problem=name, denoiser="small", block=(nth,) * 16, paths=paths)
+        mine = replace(shown, problem=name, denoiser="small", block=(nth,) * 16, trajectories=trajectories)
         trace.write(mine, tmp_path / f"{nth + 1:04d}.json")
     return [tmp_path / "r.json", *sorted(tmp_path.glob("0*.json"))]
 
@@ -141,15 +148,18 @@ def test_a_link_opens_its_case(opened: Callable, tmp_path: Path) -> None:
         assert f"problem {number} " in shown.locator(".case[aria-current=true]").inner_text()
 
 
-def test_decode_records_what_it_shows(command: Call, tmp_path: Path) -> None:
+def test_decode_records_traces(command: Call, tmp_path: Path) -> None:
     words = ("decode", SMALL, "--denoiser", "sudoku-4x4-imperfect", "--json")
     plain = json.loads(command(*words)[1])
     code, out, err = command(*words, "--traces", "t")
     assert (code, err) == (0, "") and {**json.loads(out), "token_logp": 0} == {**plain, "token_logp": 0}
     one = trace.read("t/0001.json")
-    assert [path.scheduler for path in one.paths] == ["sas", "confidence"]
-    assert list(one.path("sas").order) == plain["order"] and one.path("sas").denoiser_calls == plain["denoiser_calls"]
-    assert one.first_wrong(one.path("confidence")) == plain["compared"]["first_wrong"]
+    assert [path.scheduler for path in one.trajectories] == ["sas", "confidence"]
+    assert (
+        list(one.trajectory("sas").order) == plain["order"]
+        and one.trajectory("sas").denoiser_calls == plain["denoiser_calls"]
+    )
+    assert one.first_wrong(one.trajectory("confidence")) == plain["compared"]["first_wrong"]
     Path("two.csv").write_text(f"puzzle\n{SMALL}\n{SMALL}\n")
     assert command("decode", "two.csv", "--denoiser", "sudoku-4x4", "--steps", "4", "--traces", "both")[0] == 0
     assert [trace.read(f"both/000{n}.json").problem for n in (1, 2)] == ["two.csv, problem 1", "two.csv, problem 2"]
@@ -160,21 +170,21 @@ def test_decode_records_what_it_shows(command: Call, tmp_path: Path) -> None:
         assert (code, out) == (2, "") and message in err
 
 
-def test_generate_records_what_it_says(command: Call, tmp_path: Path) -> None:
+def test_generate_records_traces(command: Call, tmp_path: Path) -> None:
     from support.tokenizers import words as tokenizer
 
     write(tmp_path / "llada", "llada")
     tokenizer(31, chat=True, eos=27).save_pretrained(tmp_path / "llada")
     (tmp_path / "p.jsonl").write_text('{"prompt": "w3 w4"}\n{"prompt": [{"role": "user", "content": "w5"}]}\n')
     options = ("generate", "--denoiser", "llada", "--file", "p.jsonl", "--length", "6", "--block", "3", "--json")
-    told = [json.loads(line) for line in command(*options, "--chat")[1].splitlines()]
+    records = [json.loads(line) for line in command(*options, "--chat")[1].splitlines()]
     code, _, err = command(*options, "--chat", "--traces", "t")
     assert (code, err) == (0, "")
-    for nth, record in enumerate(told):
+    for nth, record in enumerate(records):
         one = trace.read(f"t/000{nth + 1}.json")
         start = len(one.prompt) - 6
         assert one.kind == "text" and one.target is None and one.decoding == "blocks of 3"
-        (path,) = one.paths
+        (path,) = one.trajectories
         assert path.scheduler == "confidence" and [place - start for place in path.order] == record["order"]
         assert list(path.tokens[start:]) == record["tokens"] and list(path.step) == record["step"]
         assert path.denoiser_calls == path.steps and path.candidates is not None
@@ -186,7 +196,7 @@ def test_generate_records_what_it_says(command: Call, tmp_path: Path) -> None:
     assert code == 2 and "absent or an empty folder" in err
 
 
-def test_texts_that_were_decoded_already() -> None:
+def test_trace_texts() -> None:
     """Two rows of different lengths in one batch: padding is in neither trace, and each row has its own order."""
     import torch
 
@@ -198,15 +208,15 @@ def test_texts_that_were_decoded_already() -> None:
     model, canvas = text_denoiser(), TextCanvas(tokens, attention, region, 3)
     order = load_scheduler("confidence")
     for record in (True, False):
-        path = decoded(model, order, tokens, attention=attention, region=region, record=record)
-        found = of_texts(model, WORDS.__getitem__, canvas, {"confidence": path}, "tiny", Decoding(), ["one", "two"])
+        path = decoded(model, order, Canvas(tokens, region=region, attention=attention), record=record)
+        found = trace_texts(model, WORDS.__getitem__, canvas, {"confidence": path}, "tiny", Decoding(), ["one", "two"])
         assert [len(one.prompt) for one in found] == [4, 6] and [one.problem for one in found] == ["one", "two"]
         for nth, one in enumerate(found):
             real = attention[nth]
-            assert list(one.paths[0].tokens) == path.tokens[nth][real].tolist()
+            assert list(one.trajectories[0].tokens) == path.tokens[nth][real].tolist()
             padding = int((~real).sum())
-            assert [place + padding for place in one.paths[0].order] == path.order[nth].tolist()
-            assert (one.paths[0].candidates is not None) == record
+            assert [place + padding for place in one.trajectories[0].order] == path.order[nth].tolist()
+            assert (one.trajectories[0].candidates is not None) == record
             if record:
-                chosen = one.paths[0].candidates
+                chosen = one.trajectories[0].candidates
                 assert chosen is not None and chosen.token.shape == (6, 1)  # 3 + 2 + 1 candidates

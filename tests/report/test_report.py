@@ -1,4 +1,4 @@
-"""A report says what the files say, marks only what the pairs show, needs no network, and refuses what it cannot read."""
+"""Reports: tables equal their files, only paired differences are bold, pages are self-contained, invalid files are refused."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ from support.commands import call
 from support.evaluations import evaluation, row
 from support.viewer import board, expect, large, words
 from unmask.evaluation.evaluate import Report
-from unmask.report import boards, page, sections, tables
-from unmask.report import trace_sections as traced
-from unmask.report.gather import Evaluation, Inputs, gather, report_of
+from unmask.report import boards, page, sections, tables, templates, trace_sections
+from unmask.report.gather import Evaluation, Inputs, gather, report_from_json
 from unmask.report.traces import format as trace_file
 from unmask.report.traces import record as trace
-from unmask.report.viewer import page as viewer
 from unmask.runs.run import Run
 
 
@@ -61,7 +59,7 @@ def same(a: Any, b: Any) -> bool:
     return json.dumps(dataclasses.asdict(a)) == json.dumps(dataclasses.asdict(b))
 
 
-def test_an_evaluation_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_evaluation_round_trip(tmp_path: Path) -> None:
     report = evaluation()
     report.write(tmp_path / "one.json", command="unmask evaluate --limit 200")
     found = gather([tmp_path / "one.json"]).evaluations[0]
@@ -69,9 +67,9 @@ def test_an_evaluation_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (found.name, found.command) == ("one", "unmask evaluate --limit 200")
 
 
-def test_bold_only_where_the_paired_interval_leaves_out_zero() -> None:
+def test_bold_only_where_the_paired_interval_excludes_zero() -> None:
     report = evaluation()
-    found = {one["order"]: one for one in tables.table(report)["rows"]}
+    found = {one["scheduler"]: one for one in tables.table(report)["rows"]}
     assert [found[name]["strong"] for name in ("confidence", "margin", "sas", "gt_logp")] == [False, False, True, True]
     assert [found[name]["oracle"] for name in ("confidence", "sas", "gt_logp")] == [False, False, True]
     shown = page.table_html(report)
@@ -80,7 +78,7 @@ def test_bold_only_where_the_paired_interval_leaves_out_zero() -> None:
     assert page.table_html(replace(report, rows=[report.rows[0], touching])).count("<b>") == 0
 
 
-def test_every_two_orders_are_compared_on_the_same_problems() -> None:
+def test_pairwise_comparisons() -> None:
     report = evaluation()
     found = {(pair["a"], pair["b"]): pair for pair in tables.pairs(report)}
     assert len(found) == 6
@@ -90,7 +88,7 @@ def test_every_two_orders_are_compared_on_the_same_problems() -> None:
     assert pair["difference"][0] == f"{100 * (a.astype(int) - b.astype(int)).mean():+.1f}".replace("-", "−")
 
 
-def test_the_sentence_at_the_top() -> None:
+def test_lead_sentence() -> None:
     report = evaluation()
     sas, base = report.row("sas"), report.row("confidence")
     text = tables.lead(report)
@@ -112,10 +110,10 @@ def whole(tmp_path: Path, n: int = 200) -> str:
     one = board()
     trace.write(one, tmp_path / "traces" / "a.json")
     easy = []
-    for path in one.paths[1:]:
+    for path in one.trajectories[1:]:
         order = tuple(position for position in path.order if position != 1)
         easy.append(replace(path, order=order, step=tuple(range(9)), logp=path.logp[:9], candidates=None, others={}))
-    easier = replace(one, problem="an easy one", prompt=(1, 2, *one.prompt[2:]), paths=tuple(easy))
+    easier = replace(one, problem="an easy one", prompt=(1, 2, *one.prompt[2:]), trajectories=tuple(easy))
     trace.write(easier, tmp_path / "traces" / "b.json")
     inputs = [
         tmp_path / "one.json",
@@ -151,21 +149,21 @@ def test_a_whole_report(tmp_path: Path) -> None:
 def test_two_thousand_puzzles_make_a_page_below_five_megabytes() -> None:
     """With a trace of every puzzle as well; and a few long texts, each larger than the page may be, are shown one at a time."""
     one = board()
-    paths = (replace(one.paths[0], scheduler="confidence"), replace(one.paths[1], scheduler="sas"))
+    trajectories = (replace(one.trajectories[0], scheduler="confidence"), replace(one.trajectories[1], scheduler="sas"))
     # Another block makes another problem of it.
-    many = [replace(one, problem=f"puzzle {n}", block=(n,) * 16, paths=paths) for n in range(2000)]
+    many = [replace(one, problem=f"puzzle {n}", block=(n,) * 16, trajectories=trajectories) for n in range(2000)]
     evaluated = Evaluation("one", evaluation(2000), "unmask evaluate")
     html = page.render(Inputs([evaluated], [], many))
     assert "From 2000 traced problems" in html and len(html.encode()) < 5e6
     long = large(400)
     texts = [replace(long, problem=f"text {n}", block=(n,) * 400) for n in range(3)]
-    size = len(viewer.embedded(trace_file.as_json(long)))
-    assert traced.MOST_BYTES / 2 < size < traced.MOST_BYTES
-    shown = traced.traces(texts)
+    size = len(templates.embed_json(trace_file.as_json(long)))
+    assert trace_sections.MOST_BYTES / 2 < size < trace_sections.MOST_BYTES
+    shown = trace_sections.traces(texts)
     assert shown is not None and [len(group["cases"]) for group in shown["cases"]] == [1]
 
 
-def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
+def test_sections_without_inputs_are_omitted(tmp_path: Path) -> None:
     only = page.render(gather([training(tmp_path / "order")]))
     assert "Training" in only and "Problems solved" not in only and "<iframe" not in only
     (tmp_path / "bare").mkdir()
@@ -176,13 +174,13 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     report.write(tmp_path / "one.json")
     single = page.render(gather([tmp_path / "one.json"]))
     assert "By stratum" not in single and "Problem by problem" not in single
-    assert "does not name the command" in single
+    assert "does not name its command" in single
     trace.write(words(), tmp_path / "text.json")
     text = page.render(gather([tmp_path / "text.json"]))
     assert "When it first goes wrong" not in text and "<iframe" in text
 
 
-def test_names_are_text(tmp_path: Path) -> None:
+def test_names_are_escaped(tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>"
     report = replace(evaluation(20), denoiser=hostile, source=hostile)
     report = replace(
@@ -205,25 +203,25 @@ def broken(**changes: Any) -> dict[str, Any]:
     [
         ({"a": 1}, "expected an evaluation"),
         ([1], "expected an evaluation"),
-        ({"rows": [], "denoiser": "x"}, "is missing"),
+        ({"rows": [3], "denoiser": "x"}, "is missing"),
         ({**broken(), "rows": []}, "at least one row"),
-        ({**broken(), "rows": [3]}, "row 1: expected a JSON object"),
+        ({**broken(), "rows": [3]}, "rows, 0: expected a JSON object"),
         ({**broken(), "n": "10"}, "n: expected a whole number"),
         (broken(solved="01"), "solved: expected 10 characters"),
         (broken(exact="high"), "exact: expected a number"),
-        (broken(strata=[]), "strata: expected a JSON object"),
-        (broken(strata={"x": {"n": 1}}), "row 1, x: exact is missing"),
+        (broken(strata=[]), "rows, 0, strata: expected a JSON object"),
+        (broken(strata={"x": {"n": 1}}), "rows, 0, strata, x, exact is missing"),
         (broken(versus={"baseline": 3}), "versus"),
     ],
 )
-def test_a_file_that_is_no_evaluation_is_refused(value: Any, message: str, tmp_path: Path) -> None:
+def test_invalid_evaluation_files_are_refused(value: Any, message: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(json.dumps(value))
     with pytest.raises(ValueError, match=message) as error:
         gather([tmp_path / "bad.json"])
     assert "bad.json" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_paths_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
+def test_missing_and_empty_inputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to report"):
         gather([])
     with pytest.raises(ValueError, match="but there is nothing"):
@@ -237,41 +235,47 @@ def test_paths_that_lead_nowhere_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.json").write_bytes(b"\x00\xff")
     with pytest.raises(ValueError, match=r"bytes\.json: expected JSON"):
         gather([tmp_path / "bytes.json"])
-    assert same(report_of(broken()), report_of(broken()))
+    assert same(report_from_json(broken()), report_from_json(broken()))
 
 
-def test_a_configuration_as_the_preset_that_gives_it_again(tmp_path: Path) -> None:
+def test_configuration_as_toml(tmp_path: Path) -> None:
     found = gather([training(tmp_path / "order")]).trainings[0]
     back = tomllib.loads(sections.as_toml(found.config))
     assert back == {"denoiser": 'a "quoted" name', "policy": {"width": 4, "features": ["confidence"]}}
 
 
-def test_the_cases_worth_a_look() -> None:
+def test_select_cases() -> None:
     one = board()
     gains = replace(
         one,
         problem="gains",
-        paths=(replace(one.paths[0], scheduler="confidence"), replace(one.paths[1], scheduler="sas")),
+        trajectories=(
+            replace(one.trajectories[0], scheduler="confidence"),
+            replace(one.trajectories[1], scheduler="sas"),
+        ),
     )
     loses = replace(
         gains,
         problem="loses",
         prompt=(1, 0, 0, 0, *one.prompt[4:]),
-        paths=(replace(one.paths[1], others={}), replace(one.paths[0], scheduler="sas", others={})),
+        trajectories=(
+            replace(one.trajectories[1], others={}),
+            replace(one.trajectories[0], scheduler="sas", others={}),
+        ),
     )
     # Another block makes another problem of it.
     many = [gains, *(replace(gains, problem=f"more {n}", block=(n,) * 16) for n in range(1, 6)), loses]
-    found = traced.traces(many)
+    found = trace_sections.traces(many)
     assert found is not None and found["count"] == 7
     best, worst = found["cases"]
-    assert best["title"] == "Where the learned order gains most" and worst["title"] == "Where it does worst"
+    assert best["title"] == "Where the learned policy gains most" and worst["title"] == "Where it does worst"
     assert len(best["cases"]) == 4 and best["cases"][0]["problem"] == "gains"
     assert [case["problem"] for case in worst["cases"]] == ["loses"]
     assert worst["cases"][0]["number"] == 4
-    assert "confidence: 2 wrong of 10, the first at step 4; sas: all right" in best["cases"][0]["told"]
+    assert "confidence: 2 wrong of 10, the first at step 4; sas: all right" in best["cases"][0]["summary"]
 
 
-def test_the_figure_of_the_readme() -> None:
+def test_hero_figure() -> None:
     one = board()
     drawn = boards.hero(one)
     root = ElementTree.fromstring(drawn)
@@ -282,8 +286,8 @@ def test_the_figure_of_the_readme() -> None:
     assert "random order" in boards.hero(one, right="random")
     with pytest.raises(ValueError, match="expected a trace of a puzzle"):
         boards.hero(words())
-    with pytest.raises(ValueError, match="compares two orders"):
-        boards.hero(replace(one, paths=one.paths[:1]))
+    with pytest.raises(ValueError, match="compares two schedulers"):
+        boards.hero(replace(one, trajectories=one.trajectories[:1]))
 
 
 def test_the_report_in_a_browser(opened: Callable, shot: Callable, tmp_path: Path) -> None:
@@ -323,7 +327,7 @@ def test_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     )
     assert code == 0 and "wrote 2 traces to traces" in out
     recorded = trace.read("traces/0002.json")
-    assert [path.scheduler for path in recorded.paths] == [
+    assert [path.scheduler for path in recorded.trajectories] == [
         "confidence",
         "margin",
     ] and recorded.decoding == "blocks of 8"

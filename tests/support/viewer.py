@@ -15,14 +15,14 @@ from support.denoisers import Fixed, text_denoiser
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
 from unmask.report.traces import record as trace
-from unmask.report.traces.record import Candidates, Trace, TracedPath
+from unmask.report.traces.record import Candidates, Trace, TracedTrajectory
 from unmask.schedulers.loading import load_scheduler
 
 FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 )
-PATIENCE = 180_000  # milliseconds: a machine that does much else is slow, not wrong
+PATIENCE = 180_000  # milliseconds: a busy machine is slow, not wrong
 SOLUTION = [1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1]
 HACK = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 WORDS = ["<pad>", "<end>", " the", HACK, "\n", " order", " of", " thought", " is", ".", " learned", " <b>", "[mask]"]
@@ -42,14 +42,14 @@ def new_page(browser: Any, width: int, height: int, **options: Any) -> Any:
 
 
 def expect(what: Any) -> Any:
-    """Playwright's assertions, which wait for what a page does later."""
+    """Playwright's assertions, which wait for what a page does asynchronously."""
     from playwright.sync_api import expect as expected
 
     return expected(what)
 
 
 def listen(page: Any, heard: list[str], allowed: Callable[[str], bool]) -> None:
-    """Note what a page complains of, and its requests to addresses that are not allowed."""
+    """Collect the page's console messages, errors, and requests that are not allowed."""
     page.on("console", lambda message: heard.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: heard.append(f"error: {error}"))
     page.on("request", lambda request: None if allowed(request.url) else heard.append(f"request: {request.url[:80]}"))
@@ -63,10 +63,14 @@ def board() -> Trace:
     given = torch.tensor([[1, 0, 0, 4, 0, 0, 1, 0, 0, 1, 0, 0, 4, 0, 0, 1]])
     schedulers = {name: load_scheduler(name) for name in ("left_to_right", "confidence", "random")}
     one = trace.record(Fixed(logits, 0), schedulers, Canvas(given, target), trace.about_boards(4, "fixed"))[0]
-    tokens = list(one.paths[0].tokens)
+    tokens = list(one.trajectories[0].tokens)
     for place in (3, 7):
-        tokens[one.paths[0].order[place]] = SOLUTION[one.paths[0].order[place]] % 4 + 1
-    return replace(one, problem="a puzzle", paths=(replace(one.paths[0], tokens=tuple(tokens)), *one.paths[1:]))
+        tokens[one.trajectories[0].order[place]] = SOLUTION[one.trajectories[0].order[place]] % 4 + 1
+    return replace(
+        one,
+        problem="a puzzle",
+        trajectories=(replace(one.trajectories[0], tokens=tuple(tokens)), *one.trajectories[1:]),
+    )
 
 
 def words(stop: bool = False) -> Trace:
@@ -77,10 +81,12 @@ def words(stop: bool = False) -> Trace:
     schedulers = {name: load_scheduler(name) for name in ("confidence", "left_to_right")}
     about = trace.About("text", "tiny", WORDS.__getitem__)
     decoding = Decoding(block=8, stop_at_end=stop)
-    one = trace.record(text_denoiser(), schedulers, Canvas(tokens, tokens), about, decoding, truth=False)[0]
-    # The tiny model never says the end token by itself.
-    ended = tuple(1 if place == 20 else token for place, token in enumerate(one.paths[0].tokens))
-    return replace(one, problem="a text", paths=(replace(one.paths[0], tokens=ended), one.paths[1]))
+    one = trace.record(text_denoiser(), schedulers, Canvas(tokens), about, decoding)[0]
+    # The tiny model never predicts the end token.
+    ended = tuple(1 if place == 20 else token for place, token in enumerate(one.trajectories[0].tokens))
+    return replace(
+        one, problem="a text", trajectories=(replace(one.trajectories[0], tokens=ended), one.trajectories[1])
+    )
 
 
 def large(length: int = 512) -> Trace:
@@ -103,7 +109,7 @@ def large(length: int = 512) -> Trace:
         choice = tuple(int(np.flatnonzero(row)[0]) for row in eligible)
         other = "sas" if name == "confidence" else "confidence"
         paths.append(
-            TracedPath(
+            TracedTrajectory(
                 name,
                 tokens,
                 tuple(order.tolist()),

@@ -60,7 +60,7 @@ class Demo:
         model, decodings = load_denoiser(base), {"sequential": Decoding()}
         schedulers = {label: load_scheduler(name, model) for label, name in names.items()}
         about = trace.about_boards(problems.size, str(base))
-        traces = cases.record(learned, problems, model, schedulers, decodings, about, out / "traces", CASES)
+        traces = cases.record_cases(learned, problems, model, schedulers, decodings, about, out / "traces", CASES)
         inputs = [out / "orders.json", out / "tuned.json", order, *traces]
         page.write(inputs, out / "report.html", "A learned order of thought", "unmask demo")
         console.print(f"5. Everything on one page, with the orders to watch step by step: open {out / 'report.html'}")

@@ -28,7 +28,9 @@ class Evaluate:
     $ unmask evaluate --denoiser sudoku-9x9-imperfect --schedulers confidence,sas --json out.json --traces traces
     """
 
-    task: str = "sudoku"  # The kind of problem: sudoku, arithmetic, ordered, code, countdown, text, antibody or reaction.
+    task: str = (
+        "sudoku"  # The kind of problem: sudoku, arithmetic, ordered, code, countdown, text, antibody or reaction.
+    )
     data: Path | None = None
     """A CSV file of puzzles, or JSON lines of Countdown problems; without it, generated ones of the test split. For text, JSON
     lines of prompts and completions, of which the length is given; a CSV file of antibodies, of which the test side counts."""
@@ -74,7 +76,7 @@ class Evaluate:
         if self.json is not None:
             report.write(self.json, command=quote_command())
         if self.traces is not None:
-            recording = cases.record(
+            recording = cases.record_cases(
                 report, problems, model, schedulers, self.decodings, about, self.traces, self.trace_cases
             )
             with progress_bar("{task.description}", "traces") as progress:

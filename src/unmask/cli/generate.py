@@ -22,7 +22,7 @@ from unmask.generation.generate import Generation, Watch, generate, infill
 from unmask.generation.text_canvas import TextCanvas, as_turns, gap_canvas, load_tokenizer, prompt_canvas
 from unmask.report.terminal.text import LiveText, Pieces, printable
 from unmask.report.traces.record import write
-from unmask.report.traces.text import of_texts
+from unmask.report.traces.text import trace_texts
 from unmask.runs.config import Count, Seed, config
 from unmask.schedulers.loading import load_scheduler
 
@@ -91,7 +91,9 @@ class Generate:
             shown.finish(done.trajectory.tokens)
             if self.traces is not None:
                 trajectories, problem = {self.scheduler: done.trajectory}, _name_problem(part[0], start)
-                recorded = of_texts(model, pieces, done.canvas, trajectories, self.denoiser, self.decoding, [problem])
+                recorded = trace_texts(
+                    model, pieces, done.canvas, trajectories, self.denoiser, self.decoding, [problem]
+                )
                 self.traces.mkdir(parents=True, exist_ok=True)
                 write(recorded[0], self.traces / f"{start + 1:04d}.json")
             for row in range(len(part)):

@@ -18,7 +18,7 @@ from unmask.evaluation.lm_eval.settings import LmEval as Config
 from unmask.generation.generate import Generation
 from unmask.report.terminal.text import Pieces
 from unmask.report.traces import record as trace
-from unmask.report.traces.text import of_texts
+from unmask.report.traces.text import trace_texts
 from unmask.runs.presets import load_preset
 from unmask.runs.processes import count_processes
 
@@ -78,7 +78,9 @@ def _write_traces(model: Any, count: int, folder: Path) -> Any:
     def write_one(request: Any, options: AnswerOptions, done: Generation) -> bool:
         trajectories = {options.scheduler: done.trajectory}
         problem = f"{request.task_name}, problem {request.doc_id}"
-        (made,) = of_texts(model.denoiser, labels, done.canvas, trajectories, model.name, options.decoding, [problem])
+        (made,) = trace_texts(
+            model.denoiser, labels, done.canvas, trajectories, model.name, options.decoding, [problem]
+        )
         trace.write(made, folder / f"{request.doc_id:05d}-{request.idx}.json")
         return sum(1 for _ in folder.glob("*.json")) < count
 

@@ -131,7 +131,7 @@ class Decode:
                 problem = "a puzzle" if len(boards) == 1 else problem_name(Path(self.puzzle).name, row)
                 about = trace.about_boards(round(len(board) ** 0.5), name, self.decoding.describe())
                 self.traces.mkdir(parents=True, exist_ok=True)
-                recorded = trace.of(model, trajectories, canvas, about, self.decoding, problem=problem)
+                recorded = trace.make_trace(model, trajectories, canvas, about, self.decoding, problem=problem)
                 trace.write(recorded, self.traces / f"{row + 1:04d}.json")
             filled = [(label, Filled(trajectories[label], solution)) for label in labels]
             if self.json:
@@ -170,7 +170,9 @@ class Decode:
                 name: unmask(model, scheduler, canvas.seeded(seeds), self.decoding, record=False)
                 for name, scheduler in schedulers.items()
             }
-        return {name: trace.watched_path(model, name, schedulers, canvas, self.decoding, seeds) for name in schedulers}
+        return {
+            name: trace.record_trajectory(model, name, schedulers, canvas, self.decoding, seeds) for name in schedulers
+        }
 
 
 @dataclass(frozen=True)

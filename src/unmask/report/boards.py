@@ -1,4 +1,4 @@
-"""Boards as a figure that stands alone: two orders of one puzzle, for the top of a page that is not ours to style."""
+"""The figure of the README: two schedulers on one puzzle, as an SVG that stands alone, without the styles of a page."""
 
 from __future__ import annotations
 
@@ -6,27 +6,33 @@ import re
 from html import escape
 
 from unmask.report.terminal.tables import heat
-from unmask.report.traces.format import Trace, TracedPath
+from unmask.report.traces.format import Trace, TracedTrajectory
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 
 
 def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str:
-    """Two orders of one puzzle beside each other, coloured by step, wrong cells crossed: a figure that stands alone."""
+    """Two schedulers on one puzzle side by side, cells coloured by step, wrong ones crossed."""
     if trace.grid is None:
         raise ValueError("the figure shows boards: expected a trace of a puzzle, got text")
-    if len(trace.paths) < 2:
-        raise ValueError(f"the figure compares two orders: the trace has {[path.scheduler for path in trace.paths]}")
-    failing = [path for path in trace.paths if trace.solved(path) is False]
-    first = trace.path(left) if left else (failing or list(trace.paths))[0]
-    rest = [path for path in trace.paths if path is not first]
-    second = trace.path(right) if right else next((path for path in rest if trace.solved(path)), rest[0])
+    if len(trace.trajectories) < 2:
+        raise ValueError(
+            f"the figure compares two schedulers, but the trace has {[trajectory.scheduler for trajectory in trace.trajectories]}"
+        )
+    failing = [trajectory for trajectory in trace.trajectories if trace.solved(trajectory) is False]
+    first = trace.trajectory(left) if left else (failing or list(trace.trajectories))[0]
+    rest = [trajectory for trajectory in trace.trajectories if trajectory is not first]
+    second = (
+        trace.trajectory(right)
+        if right
+        else next((trajectory for trajectory in rest if trace.solved(trajectory)), rest[0])
+    )
     cell, gap, top, edge = 44, 64, 86, 28
     side = cell * trace.grid.size
     width, height = 2 * side + gap + 2 * edge, top + side + 74
     ramp = "".join(f'<stop offset="{n}%" stop-color="{heat(n / 100)}"/>' for n in (0, 25, 50, 75, 100))
     under, ramp_at = height - 42, width - edge - 360
-    label = f"{_says(trace, first)}; {_says(trace, second)}"
+    label = f"{_summarize(trace, first)}; {_summarize(trace, second)}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -49,27 +55,29 @@ def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str
     )
 
 
-def _board(trace: Trace, path: TracedPath, left: int, top: int, cell: int) -> list[str]:
+def _board(trace: Trace, trajectory: TracedTrajectory, left: int, top: int, cell: int) -> list[str]:
     assert trace.grid is not None
-    shape, wrong = trace.grid, trace.wrong(path)
+    shape, wrong = trace.grid, trace.wrong(trajectory)
     size, side = shape.size, shape.size * cell
-    step = dict(zip(path.order, path.step, strict=True))
-    first = trace.first_wrong(path)
-    verdict, colour = ("✓ solved", "#11603a") if trace.solved(path) else (f"✗ {wrong.sum()} cells wrong", "#9c1f0a")
-    name = "learned order (SAS)" if path.scheduler == "sas" else f"{path.scheduler} order"
+    step = dict(zip(trajectory.order, trajectory.step, strict=True))
+    first = trace.first_wrong(trajectory)
+    verdict, colour = (
+        ("✓ solved", "#11603a") if trace.solved(trajectory) else (f"✗ {wrong.sum()} cells wrong", "#9c1f0a")
+    )
+    name = "learned order (SAS)" if trajectory.scheduler == "sas" else f"{trajectory.scheduler} order"
     out = [
         f'<text x="{left}" y="{top - 44}" font-size="20" font-weight="650" fill="#14181f">{escape(name)}</text>',
         f'<text x="{left}" y="{top - 18}" font-size="15" font-weight="600" fill="{colour}">{verdict}'
-        + (f", the first at step {path.step[first] + 1}" if first is not None else "")
+        + (f", the first at step {trajectory.step[first] + 1}" if first is not None else "")
         + "</text>",
     ]
-    for position, token in enumerate(path.tokens):
+    for position, token in enumerate(trajectory.tokens):
         x, y = left + position % size * cell, top + position // size * cell
         fill = "#ffffff"
         if position in step:
             red, green, blue = (
                 round(0.72 * int(c) + 0.28 * 255)
-                for c in re.findall(r"\d+", heat(step[position] / max(1, path.steps - 1)))
+                for c in re.findall(r"\d+", heat(step[position] / max(1, trajectory.steps - 1)))
             )
             fill = f"rgb({red},{green},{blue})"
         out.append(f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="{fill}" stroke="#dcdfe4"/>')
@@ -89,12 +97,12 @@ def _board(trace: Trace, path: TracedPath, left: int, top: int, cell: int) -> li
                 line = f"M{left} {top + n * cell}h{side}" if box == "row" else f"M{left + n * cell} {top}v{side}"
                 out.append(f'<path d="{line}" stroke="#5a6472" stroke-width="2" stroke-linecap="square"/>')
     if first is not None:
-        x, y = left + path.order[first] % size * cell + 1.5, top + path.order[first] // size * cell + 1.5
+        x, y = left + trajectory.order[first] % size * cell + 1.5, top + trajectory.order[first] // size * cell + 1.5
         box = f'x="{x}" y="{y}" width="{cell - 3}" height="{cell - 3}"'
         out.append(f'<rect {box} fill="none" stroke="#14181f" stroke-width="3.5"/>')
     return out
 
 
-def _says(trace: Trace, path: TracedPath) -> str:
-    wrong = int(trace.wrong(path).sum())
-    return f"{path.scheduler}: {'solved' if trace.solved(path) else f'{wrong} cells wrong'}"
+def _summarize(trace: Trace, trajectory: TracedTrajectory) -> str:
+    wrong = int(trace.wrong(trajectory).sum())
+    return f"{trajectory.scheduler}: {'solved' if trace.solved(trajectory) else f'{wrong} cells wrong'}"

@@ -1,7 +1,7 @@
-"""Which problems of an evaluation are worth a look, and traces of them.
+"""The most informative problems of an evaluation, and traces of them.
 
-An evaluation says of every problem and order whether it was solved. Two orders are compared: the learned one, or else the best that
-does not know the truth, and the baseline. A problem is won, lost, or failed by both; on the rest there is little to see.
+Two schedulers are compared: the learned one, or else the best without access to the truth, and the baseline. A problem is won,
+lost, or failed by both; problems that both solve show little.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from unmask.report.tables import is_oracle
 from unmask.report.traces import record as trace
 from unmask.schedulers.loading import SCHEDULERS
 
-KINDS = {"won": ("1", "0"), "lost": ("0", "1"), "failed by both": ("0", "0")}
-"""What the order and the baseline made of a problem, ``1`` for solved."""
+OUTCOMES = {"won": ("1", "0"), "lost": ("0", "1"), "failed by both": ("0", "0")}
+"""Whether the scheduler and the baseline solve a problem, ``1`` for solved."""
 
 
-def compared(report: Report, decoding: str) -> tuple[Row, Row]:
-    """The order that the report is about and the one it is compared with; the same twice, if there is one order only."""
+def select_pair(report: Report, decoding: str) -> tuple[Row, Row]:
+    """The row that the report is about and the baseline; the same row twice where there is only one scheduler."""
     rows = [row for row in report.rows if row.decoding == decoding]
     named = next((row.versus.baseline for row in rows if row.versus is not None), None)
     base = next((row for row in rows if row.scheduler == named), rows[0])
@@ -36,25 +36,25 @@ def compared(report: Report, decoding: str) -> tuple[Row, Row]:
 
 
 def is_learned(scheduler: str) -> bool:
-    """A shipped learned order, or the folder of one: whatever is not the name of a rule."""
+    """A shipped policy, or the folder of one: any name that is not a heuristic's."""
     return scheduler == "sas" or scheduler.partition(":")[0] not in SCHEDULERS
 
 
-def kinds(order: Row, base: Row) -> dict[str, list[int]]:
-    """The problems of each kind, by their place in the evaluation."""
-    pairs = list(zip(order.solved, base.solved, strict=True))
-    return {kind: [row for row, pair in enumerate(pairs) if pair == marks] for kind, marks in KINDS.items()}
+def group_by_outcome(row: Row, base: Row) -> dict[str, list[int]]:
+    """The problems of each outcome, by their index in the evaluation."""
+    pairs = list(zip(row.solved, base.solved, strict=True))
+    return {outcome: [nth for nth, pair in enumerate(pairs) if pair == marks] for outcome, marks in OUTCOMES.items()}
 
 
-def telling(report: Report, decoding: str, count: int) -> list[int]:
-    """``count`` problems, one of each kind in turn; when none are left, those that both orders solve."""
-    order, base = compared(report, decoding)
-    found = kinds(order, base)
-    turns = [row for row in chain.from_iterable(zip_longest(*found.values())) if row is not None]
-    return [*turns, *(row for row in range(order.n) if row not in set(turns))][:count]
+def most_informative_problems(report: Report, decoding: str, count: int) -> list[int]:
+    """``count`` problems, one of each outcome in turn; then those that both schedulers solve."""
+    row, base = select_pair(report, decoding)
+    groups = group_by_outcome(row, base)
+    turns = [nth for nth in chain.from_iterable(zip_longest(*groups.values())) if nth is not None]
+    return [*turns, *(nth for nth in range(row.n) if nth not in set(turns))][:count]
 
 
-def record(
+def record_cases(
     report: Report,
     task: Task,
     denoiser: Denoiser,
@@ -64,25 +64,25 @@ def record(
     folder: Path,
     count: int,
 ) -> Iterator[Path]:
-    """Decode the telling problems of an evaluation again, as it did, in all its orders. A file per problem and decoding.
+    """Decode the most informative problems of an evaluation again, with its seeds and all its schedulers.
 
-    Yields each file when it is complete.
+    Writes a file per problem and decoding, and yields each when it is complete.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, decoding in decodings.items():
         words = "any order" if name == "sequential" else name
         slug = "" if len(decodings) == 1 else "-" + re.sub(r"[^\w.=-]+", "-", name)
-        for row in telling(report, name, count):
+        for row in most_informative_problems(report, name, count):
             out = folder / f"{row + 1:04d}{slug}.json"
-            seeds = torch.tensor([report.seed * 2**32 + row])
-            problems, canvas = [problem_name(report.source, row)], task.canvas([row])
-            one = replace(about, decoding=words)
-            trace.write(
-                trace.record(denoiser, schedulers, canvas, one, decoding, problems=problems, seeds=seeds)[0], out
+            canvas = task.canvas([row]).seeded(torch.tensor([report.seed * 2**32 + row]))
+            problems = [problem_name(report.source, row)]
+            (one,) = trace.record(
+                denoiser, schedulers, canvas, replace(about, decoding=words), decoding, problems=problems
             )
+            trace.write(one, out)
             yield out
 
 
 def problem_name(source: str, row: int) -> str:
-    """What a trace calls a problem; reports find it by this name."""
+    """The name of a problem in traces, by which reports find it."""
     return f"{source}, problem {row + 1}"

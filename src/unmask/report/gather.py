@@ -1,7 +1,7 @@
-"""What a report is made of: evaluations (``Report.write``), training runs (``Run``) and traces, read from the named paths.
+"""The inputs of a report: evaluations (``Report.write``), training runs (``Run``), studies and traces.
 
 A folder with ``study.json`` is a study's, one with ``metrics.jsonl`` or ``config.json`` a run's; any other stands for the JSON
-files in it. A file says by itself what it is. What is none of these is one ValueError.
+files in it, whose content tells what they are. Anything else is one ValueError.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from unmask.evaluation.evaluate import Report, Row, Stratum, Versus
-from unmask.report.study_sections import Studied, is_study, read_study
+from unmask.evaluation.evaluate import Report, Row, Stratum
+from unmask.report.stored import parse, validate
+from unmask.report.study_sections import StudyResult, is_study, read_study
 from unmask.report.traces.format import FORMAT, Trace
-from unmask.report.traces.reading import from_json, parse
+from unmask.report.traces.reading import from_json
 from unmask.runs.run import Run
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A report, the command that made it, if it is known, and the file's name."""
+    """A report, the command that wrote it, if it is known, and the file's name."""
 
     name: str
     report: Report
@@ -31,7 +32,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Training:
-    """A run's folder: its configuration, what it ran on, and its metrics, one record a step."""
+    """A run's folder: its configuration, versions, and metrics, one record per step."""
 
     name: str
     config: dict[str, Any]
@@ -44,7 +45,7 @@ class Inputs:
     evaluations: list[Evaluation]
     trainings: list[Training]
     traces: list[Trace]
-    studies: list[Studied] = dataclasses.field(default_factory=list)
+    studies: list[StudyResult] = dataclasses.field(default_factory=list)
 
 
 def gather(paths: Sequence[Path]) -> Inputs:
@@ -78,7 +79,7 @@ def _file(path: Path, found: Inputs) -> None:
         elif isinstance(value, dict) and "rows" in value and "denoiser" in value:
             command = value.get("command")
             found.evaluations.append(
-                Evaluation(path.stem, report_of(value), command if isinstance(command, str) else None)
+                Evaluation(path.stem, report_from_json(value), command if isinstance(command, str) else None)
             )
         else:
             raise ValueError("expected an evaluation (unmask evaluate --json) or a trace (unmask trace)")
@@ -86,50 +87,31 @@ def _file(path: Path, found: Inputs) -> None:
         raise ValueError(f"{path}: {error}") from None
 
 
-def report_of(value: Any) -> Report:
-    """The report that ``Report.write`` wrote: null is NaN again. Fields of later versions are left out."""
-    report = _fields(Report, value, "the evaluation")
-    if not isinstance(report["rows"], list) or not report["rows"]:
+def report_from_json(value: Any) -> Report:
+    """The report that ``Report.write`` wrote: null is NaN again. What it was written with beside its own fields is ignored."""
+    if not isinstance(value, dict) or not isinstance(value.get("rows"), list) or not value["rows"]:
         raise ValueError("rows: expected at least one row")
-    rows = []
-    for nth, stored in enumerate(report["rows"]):
-        row = _fields(Row, stored, f"row {nth + 1}")
-        strata = row["strata"]
-        if not isinstance(strata, dict):
-            raise ValueError(f"row {nth + 1}, strata: expected a JSON object")
-        row["strata"] = {k: Stratum(**_fields(Stratum, v, f"row {nth + 1}, {k}")) for k, v in strata.items()}
-        if row["versus"] is not None:
-            row["versus"] = Versus(**_fields(Versus, row["versus"], f"row {nth + 1}, versus"))
-        if len(row["solved"]) != row["n"] or not set(row["solved"]) <= {"0", "1"}:
-            raise ValueError(f"row {nth + 1}, solved: expected {row['n']} characters 0 or 1")
-        rows.append(Row(**row))
-    return Report(**{**report, "rows": rows})
+    value = {**value, "rows": [_restore_row(row) for row in value["rows"]]}
+    report = validate(Report, value)
+    for nth, row in enumerate(report.rows):
+        if len(row.solved) != row.n or not set(row.solved) <= {"0", "1"}:
+            raise ValueError(f"rows, {nth}, solved: expected {row.n} characters 0 or 1")
+    return report
 
 
-def _fields(cls: type, value: Any, place: str) -> dict[str, Any]:
-    """The dataclass's fields out of JSON, numbers and texts checked."""
+def _restore_row(row: Any) -> Any:
+    strata = row.get("strata") if isinstance(row, dict) else None
+    if isinstance(strata, dict):
+        row = {**row, "strata": {name: _restore_nan(Stratum, stratum) for name, stratum in strata.items()}}
+    return _restore_nan(Row, row)
+
+
+def _restore_nan(cls: type, value: Any) -> Any:
+    """JSON has no NaN: a number that is not known is null."""
     if not isinstance(value, dict):
-        raise ValueError(f"{place}: expected a JSON object, got {type(value).__name__}")
-    out = {}
-    for field in dataclasses.fields(cls):
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if field.name not in value:
-            if required:
-                raise ValueError(f"{place}: {field.name} is missing")
-            continue
-        item = value[field.name]
-        kind = str(field.type)
-        if kind == "float":
-            item = math.nan if item is None else item
-            if type(item) not in (int, float):
-                raise ValueError(f"{place}, {field.name}: expected a number, got {type(item).__name__}")
-            item = float(item)
-        if kind == "int" and type(item) is not int:
-            raise ValueError(f"{place}, {field.name}: expected a whole number, got {type(item).__name__}")
-        if kind == "str" and not isinstance(item, str):
-            raise ValueError(f"{place}, {field.name}: expected text, got {type(item).__name__}")
-        out[field.name] = item
-    return out
+        return value
+    numbers = {name for name, kind in get_type_hints(cls).items() if kind is float}
+    return {name: math.nan if item is None and name in numbers else item for name, item in value.items()}
 
 
 def _training(path: Path) -> Training:

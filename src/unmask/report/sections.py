@@ -1,4 +1,4 @@
-"""The sections of a report on evaluations and training runs, as plain data for its template: figures drawn, numbers formatted."""
+"""The sections of a report on evaluations and training runs, as plain data for its template."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from unmask.evaluation.evaluate import Report
-from unmask.report import cases, figures
-from unmask.report.figures import Bar
+from unmask.evaluation.evaluate import Report, Stratum
+from unmask.report import cases, figures, numbers
+from unmask.report.figures import Point, inline_svg, share
 from unmask.report.gather import Evaluation, Training
-from unmask.report.tables import better, differs, lead, minus, name_of, pairs, table
-from unmask.tasks.sudoku.techniques import TECHNIQUES
+from unmask.report.tables import differs, is_better, lead, name_of, pairs, sort_strata, table
 
 QUANTITIES = {
     "return": "return, nats",
@@ -25,32 +24,38 @@ QUANTITIES = {
     "token_accuracy": "hidden tokens guessed",
 }
 MOST_LISTED = 8
-LEAST_STRATUM = 10  # below, an interval says little: in the table only
+LEAST_STRATUM = 10  # smaller ones are in the table only
 
 
 def evaluation(evaluated: Evaluation, nth: int, shown: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """One evaluation: the headline, intervals, pairs, strata, and how to do it again. ``shown`` are the cases in the viewer."""
-    report, several = evaluated.report, len({row.decoding for row in evaluated.report.rows}) > 1
+    """One evaluation: the headline, intervals, pairs, strata, and its command. ``shown`` are the cases in the viewer."""
+    report = evaluated.report
+    several = _has_several_decodings(report)
     solved = [
-        Bar(name_of(row, several), 100 * row.exact, 100 * row.exact_low, 100 * row.exact_high, better(row))
-        for row in report.rows
+        share(name_of(row, several), (row.exact, row.exact_low, row.exact_high), is_better(row)) for row in report.rows
     ]
     against = [
-        Bar(name_of(row, several), 100 * v.difference, 100 * v.low, 100 * v.high, differs(row))
+        share(name_of(row, several), (v.difference, v.low, v.high), differs(row))
         for row in report.rows
         if (v := row.versus) is not None
     ]
-    what = f"{report.denoiser} on {report.source}"
+    title = f"{report.denoiser} on {report.source}"
     return {
         "id": f"evaluation-{nth}",
-        "title": what,
+        "title": title,
         "note": f"{report.n:,} problems, seed {report.seed}, 95 % intervals",
         "lead": lead(report),
         "table": table(report),
-        "solved": figures.intervals(f"solved-{nth}", solved, "solved, %", f"Share of problems solved, {what}"),
+        "solved": inline_svg(
+            figures.intervals({"": solved}, "solved, %", theme="page"),
+            f"solved-{nth}",
+            f"Share of problems solved, {title}",
+        ),
         "against": against
-        and figures.intervals(
-            f"against-{nth}", against, "difference in pairs, points", f"Paired differences, {what}", zero=True
+        and inline_svg(
+            figures.intervals({"": against}, "paired difference, points", zero=True, theme="page"),
+            f"against-{nth}",
+            f"Paired differences, {title}",
         ),
         "pairs": pairs(report),
         "cases": _cases(report, shown),
@@ -59,102 +64,107 @@ def evaluation(evaluated: Evaluation, nth: int, shown: Sequence[dict[str, Any]] 
     }
 
 
+def _has_several_decodings(report: Report) -> bool:
+    return len({row.decoding for row in report.rows}) > 1
+
+
 def _cases(report: Report, shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Problems that two orders decide otherwise, those in the viewer first: each with its number, and its case or None."""
+    """Problems on which two schedulers differ, those in the viewer first: each with its number, and its case or None."""
     traced = {
         (denoiser, case["problem"]): case["number"] for case in shown for denoiser in case["denoiser"].split(", ")
     }
     out = []
     for decoding in dict.fromkeys(row.decoding for row in report.rows):
-        order, base = cases.compared(report, decoding)
-        if order is base:
+        row, base = cases.select_pair(report, decoding)
+        if row is base:
             continue
         lists = []
-        for kind, rows in cases.kinds(order, base).items():
+        for outcome, problems in cases.group_by_outcome(row, base).items():
             numbered = [
-                {"number": row + 1, "case": traced.get((report.denoiser, cases.problem_name(report.source, row)))}
-                for row in rows
+                {"number": nth + 1, "case": traced.get((report.denoiser, cases.problem_name(report.source, nth)))}
+                for nth in problems
             ]
             first = sorted(numbered, key=lambda one: one["case"] is None)[:MOST_LISTED]
-            lists.append({"kind": kind, "count": len(rows), "problems": sorted(first, key=lambda one: one["number"])})
-        several = len({row.decoding for row in report.rows}) > 1
-        out.append({"order": name_of(order, several), "base": base.scheduler, "lists": lists})
+            by_number = sorted(first, key=lambda one: one["number"])
+            lists.append({"outcome": outcome, "count": len(problems), "problems": by_number})
+        name = name_of(row, _has_several_decodings(report))
+        out.append({"scheduler": name, "base": base.scheduler, "lists": lists})
     return out
 
 
 def _strata(report: Report, nth: int) -> dict[str, Any] | None:
-    first, several = report.rows[0], len({row.decoding for row in report.rows}) > 1
-    known = ("full", *TECHNIQUES)
-    labels = sorted(first.strata, key=lambda label: known.index(label) if label in known else len(known))
-    if len(labels) < 2 or any(set(row.strata) != set(first.strata) for row in report.rows):
+    strata, several = report.rows[0].strata, _has_several_decodings(report)
+    if len(strata) < 2 or any(set(row.strata) != set(strata) for row in report.rows):
         return None
-    titles = {label: f"{label.replace('_', ' ')} (n = {first.strata[label].n})" for label in labels}
+    labels = sort_strata(strata)
+    titles = {label: f"{label.replace('_', ' ')} (n = {strata[label].n})" for label in labels}
     groups = {
-        titles[label]: [
-            Bar(name_of(row, several), 100 * s.exact, 100 * s.exact_low, 100 * s.exact_high)
-            for row in report.rows
-            for s in [row.strata[label]]
-        ]
+        titles[label]: [_stratum_point(name_of(row, several), row.strata[label]) for row in report.rows]
         for label in labels
-        if first.strata[label].n >= LEAST_STRATUM
+        if strata[label].n >= LEAST_STRATUM
     }
-    label = "Share of problems solved by stratum"
+    figure = figures.grouped(groups, "solved, %", theme="page") if groups else None
     return {
-        "figure": figures.grouped(f"strata-{nth}", groups, "solved, %", label) if groups else None,
-        "left_out": [titles[label] for label in labels if titles[label] not in groups],
+        "figure": figure and inline_svg(figure, f"strata-{nth}", "Share of problems solved by stratum"),
+        "left_out": [title for title in titles.values() if title not in groups],
         "labels": list(titles.values()),
         "rows": [
-            (name_of(row, several), [f"{100 * row.strata[label].exact:.1f}" for label in labels]) for row in report.rows
+            (name_of(row, several), [numbers.percent(row.strata[label].exact) for label in labels])
+            for row in report.rows
         ],
     }
 
 
+def _stratum_point(name: str, stratum: Stratum) -> Point:
+    return share(name, (stratum.exact, stratum.exact_low, stratum.exact_high))
+
+
 def training(runs: Sequence[Training]) -> dict[str, Any] | None:
-    """Curves of all runs over each other, and where each one ended. Orders and denoisers are learned from different losses."""
+    """Curves of all runs, and where each one ended. Policies and denoisers have different losses, so they get figures apart."""
     if not runs:
         return None
     named = dict(zip(_distinct([run.name for run in runs]), runs, strict=True))
-    kinds = {
-        "orders": {name: run for name, run in named.items() if _points(run, "return")},
-        "denoisers": {name: run for name, run in named.items() if not _points(run, "return")},
-    }
+    policies = {name: run for name, run in named.items() if _points(run, "return")}
+    denoisers = {name: run for name, run in named.items() if name not in policies}
+    curves = [
+        _curves("orders", "Learning an order", policies),
+        _curves("denoisers", "Training a denoiser", denoisers),
+    ]
     return {
-        "figures": [drawn for kind, some in kinds.items() if (drawn := _curves(kind, some))],
+        "figures": [figure for figure in curves if figure is not None],
         "ends": [_end(name, run) for name, run in named.items()],
         "configs": [_config(name, run) for name, run in named.items()],
     }
 
 
-def _curves(kind: str, runs: dict[str, Training]) -> dict[str, str] | None:
+def _curves(kind: str, title: str, runs: dict[str, Training]) -> dict[str, str] | None:
     panels = {}
-    for key, title in QUANTITIES.items():
-        if lines := {name: points for name, run in runs.items() if (points := _points(run, key))}:
-            panels[title] = lines
-    what = {"orders": "Learning an order", "denoisers": "Training a denoiser"}[kind]
-    names = ", ".join(runs)
-    return (
-        {"title": what, "names": names, "svg": figures.curves(f"curves-{kind}", panels, "training step", what)}
-        if panels
-        else None
-    )
+    for key, quantity in QUANTITIES.items():
+        series = {name: points for name, run in runs.items() if (points := _points(run, key))}
+        if series:
+            panels[quantity] = series
+    if not panels:
+        return None
+    svg = inline_svg(figures.progress(panels, "training step", theme="page"), f"curves-{kind}", title)
+    return {"title": title, "names": ", ".join(runs), "svg": svg}
 
 
 def _end(name: str, run: Training) -> dict[str, str]:
-    accuracy, seconds = ([y for _, y in _points(run, key)] for key in ("accuracy", "seconds"))
+    accuracy, seconds = ([point.value for _, point in _points(run, key)] for key in ("accuracy", "seconds"))
     returns = _points(run, "return")
     return {
         "name": name,
         "steps": f"{run.metrics[-1].get('step', len(run.metrics)):,}" if run.metrics else "0",
-        "accuracy": f"{100 * max(accuracy):.1f}" if accuracy else "",
-        "return": minus(f"{returns[-1][1]:.2f}") if returns else "",
+        "accuracy": numbers.percent(max(accuracy)) if accuracy else "",
+        "return": numbers.number(returns[-1][1].value) if returns else "",
         "minutes": f"{sum(seconds) / 60:.1f}" if seconds else "",
     }
 
 
-def _points(run: Training, key: str) -> list[tuple[float, float]]:
+def _points(run: Training, key: str) -> list[tuple[float, Point]]:
     values = [(record.get("step", nth), record.get(key)) for nth, record in enumerate(run.metrics)]
-    numbers = [(x, y) for x, y in values if isinstance(x, int | float) and isinstance(y, int | float)]
-    return [(float(x), float(y)) for x, y in numbers if math.isfinite(x) and math.isfinite(y)]
+    numeric = [(float(x), float(y)) for x, y in values if isinstance(x, int | float) and isinstance(y, int | float)]
+    return [(x, Point("", y, y, y)) for x, y in numeric if math.isfinite(x) and math.isfinite(y)]
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -180,7 +190,7 @@ def _config(name: str, run: Training) -> dict[str, Any]:
 
 
 def as_toml(config: dict[str, Any], place: str = "") -> str:
-    """A configuration as the preset that gives it again: JSON's texts and numbers are TOML's; what is null keeps its default."""
+    """A configuration as a preset that reproduces it: JSON's texts and numbers are TOML's; null keeps its default."""
     lines = [f"{key} = {json.dumps(v)}" for key, v in config.items() if v is not None and not isinstance(v, dict)]
     tables = [
         f"\n[{place}{key}]\n{as_toml(value, f'{place}{key}.')}"

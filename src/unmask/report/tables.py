@@ -1,9 +1,10 @@
-"""An evaluation as tables: numbers formatted, differences marked strong only when their paired interval leaves out 0."""
+"""An evaluation as tables of formatted numbers. A difference is strong only when its paired interval excludes 0."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,16 @@ import numpy as np
 from unmask.decoding.protocols import needs_truth
 from unmask.evaluation.evaluate import Report, Row
 from unmask.evaluation.statistics import compare, paired_bootstrap
+from unmask.report import numbers
 from unmask.runs.names import build
 from unmask.schedulers.loading import SCHEDULERS
+from unmask.tasks.sudoku.techniques import TECHNIQUES
 
 MOST_PAIRED = 10
 
 
 def table(report: Report) -> dict[str, Any]:
-    """The headline table. A difference is strong only when its paired interval leaves out 0."""
+    """The headline table. A difference is strong only when its paired interval excludes 0."""
     versus = next((row.versus for row in report.rows if row.versus), None)
     return {
         "several": len({row.decoding for row in report.rows}) > 1,
@@ -29,7 +32,7 @@ def table(report: Report) -> dict[str, Any]:
 
 
 def lead(report: Report) -> str:
-    """The evaluation in a sentence: the best order that does not know the truth, beside the baseline."""
+    """The evaluation in a sentence: the best scheduler without access to the truth, and the baseline."""
     rows = [row for row in report.rows if not is_oracle(row.scheduler)] or report.rows
     best = max(rows, key=lambda row: row.exact)
     text = f"{best.scheduler} solves {_share(best)} of {report.n:,} problems"
@@ -42,17 +45,18 @@ def lead(report: Report) -> str:
         None,
     )
     if best.versus is None or base is None:
-        return f"{text}; no order does better." if len(rows) > 1 else f"{text}."
+        return f"{text}; no scheduler does better." if len(rows) > 1 else f"{text}."
     v = best.versus
     sure = "" if differs(best) else "; these problems show no difference"
-    points, limits = signed(v.difference, v.low, v.high)
+    points, limits = _points(v.difference, v.low, v.high)
     return (
-        f"{text}, {v.baseline} {_share(base)}: {points} points {limits} in pairs, {v.won} won and {v.lost} lost{sure}."
+        f"{text}, {v.baseline} {_share(base)}: a paired difference of {points} points {limits}, "
+        f"{v.won} won and {v.lost} lost{sure}."
     )
 
 
 def _share(row: Row) -> str:
-    return f"{100 * row.exact:.1f} % [{100 * row.exact_low:.1f}, {100 * row.exact_high:.1f}]"
+    return f"{numbers.percent(row.exact)} % {numbers.percent_limits(row.exact_low, row.exact_high)}"
 
 
 def is_oracle(scheduler: str) -> bool:
@@ -62,12 +66,12 @@ def is_oracle(scheduler: str) -> bool:
 
 def _row(row: Row) -> dict[str, Any]:
     out = {
-        "order": row.scheduler,
+        "scheduler": row.scheduler,
         "decoding": row.decoding,
         "oracle": is_oracle(row.scheduler),
-        "solved": _limits(row.exact, row.exact_low, row.exact_high, 1),
-        "cells": _limits(row.cell, row.cell_low, row.cell_high, 2),
-        "nll": f"{row.nll:.2f}" if math.isfinite(row.nll) else "",
+        "solved": (numbers.percent(row.exact), numbers.percent_limits(row.exact_low, row.exact_high)),
+        "cells": (numbers.percent(row.cell, 2), numbers.percent_limits(row.cell_low, row.cell_high, 2)),
+        "nll": numbers.number(row.nll) if math.isfinite(row.nll) else "",
         "calls": f"{row.denoiser_calls:.1f}",
         "ms": f"{1000 * row.seconds / row.n:.0f}",
         "versus": None,
@@ -75,27 +79,14 @@ def _row(row: Row) -> dict[str, Any]:
     }
     if row.versus is not None:
         v = row.versus
-        out["versus"] = (*signed(v.difference, v.low, v.high), v.won, v.lost, _p(v.p))
+        out["versus"] = (*_points(v.difference, v.low, v.high), v.won, v.lost, numbers.p_value(v.p))
     return out
 
 
-def _limits(value: float, low: float, high: float, digits: int) -> tuple[str, str]:
-    return f"{100 * value:.{digits}f}", f"[{100 * low:.{digits}f}, {100 * high:.{digits}f}]" if math.isfinite(
-        low
-    ) else ""
-
-
-def minus(text: str) -> str:
-    return text.replace("-", "−")
-
-
-def signed(value: float, low: float, high: float) -> tuple[str, str]:
-    """A difference in points and its limits."""
-    return minus(f"{100 * value:+.1f}"), minus(f"[{100 * low:+.1f}, {100 * high:+.1f}]")
-
-
-def _p(p: float) -> str:
-    return f"{p:.2g}" if p > 0 else "< 1e-300"
+def _points(difference: float, low: float, high: float) -> tuple[str, str]:
+    """The two parts of ``numbers.points``: pages print the limits smaller."""
+    value, limits = numbers.points(difference, low, high).split(" ", 1)
+    return value, limits
 
 
 def name_of(row: Row, several: bool) -> str:
@@ -103,15 +94,21 @@ def name_of(row: Row, several: bool) -> str:
 
 
 def differs(row: Row) -> bool:
-    return row.versus is not None and (row.versus.low > 0 or row.versus.high < 0)
+    return row.versus is not None and numbers.excludes_zero(row.versus.low, row.versus.high)
 
 
-def better(row: Row) -> bool:
+def is_better(row: Row) -> bool:
     return row.versus is not None and row.versus.low > 0
 
 
+def sort_strata(strata: Iterable[str]) -> list[str]:
+    """The easiest first, where the strata are techniques of Sudoku."""
+    known = ("full", *TECHNIQUES)
+    return sorted(strata, key=lambda label: known.index(label) if label in known else len(known))
+
+
 def pairs(report: Report) -> list[dict[str, Any]]:
-    """Every two orders of a decoding on the same problems, from what each solved."""
+    """Every two schedulers of a decoding, compared on the same problems."""
     if not 3 <= len(report.rows) <= MOST_PAIRED:
         return []
     out = []
@@ -124,11 +121,11 @@ def pairs(report: Report) -> list[dict[str, Any]]:
                     "a": a.scheduler,
                     "b": b.scheduler,
                     "decoding": a.decoding,
-                    "difference": signed(limits.mean, limits.low, limits.high),
-                    "strong": limits.low > 0 or limits.high < 0,
+                    "difference": _points(limits.mean, limits.low, limits.high),
+                    "strong": numbers.excludes_zero(limits.low, limits.high),
                     "won": test.won,
                     "lost": test.lost,
-                    "p": _p(test.p),
+                    "p": numbers.p_value(test.p),
                 }
             )
     return out

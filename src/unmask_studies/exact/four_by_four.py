@@ -21,6 +21,7 @@ import torch
 
 from unmask.decoding.protocols import Denoiser, Scheduler
 from unmask.denoisers.loading import load_denoiser
+from unmask.report import figures
 from unmask.report.numbers import interval
 from unmask.schedulers.heuristics import confidence, entropy, margin
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
@@ -30,7 +31,6 @@ from unmask.theory.lattice import lattice
 from unmask.theory.states import choice_logp
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.trainer import PolicyJob, train_policy
-from unmask_studies import figures
 from unmask_studies.exact.boards import Board, ambiguous_boards, unique_boards
 from unmask_studies.exact.estimators import Estimator, Quality, compute_slopes, measure_quality
 from unmask_studies.exact.optimum import (

@@ -18,11 +18,11 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
 from unmask.evaluation.evaluate import Report
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
+from unmask.report import figures
 from unmask.report.gather import report_of
 from unmask.report.numbers import percent_interval
 from unmask.runs.presets import list_presets
 from unmask.schedulers.loading import load_scheduler
-from unmask_studies import figures
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, marks
 from unmask_studies.sets import Sets
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from unmask_studies import figures
+from unmask.report import figures
 from unmask_studies.bench.policy_cost import PAPER, PolicyCost, measure_policy_cost
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow

@@ -11,9 +11,9 @@ from jaxtyping import Bool
 
 from unmask.evaluation.evaluate import Report, Row
 from unmask.evaluation.statistics import paired_bootstrap
+from unmask.report import figures
 from unmask.report.numbers import percent_interval
 from unmask.tasks.sudoku.techniques import FALLBACK, TECHNIQUES
-from unmask_studies import figures
 from unmask_studies.reports import marks
 from unmask_studies.sets import Sets
 from unmask_studies.study import Findings, Key, Result, Results

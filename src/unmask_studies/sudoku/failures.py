@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
+from unmask.report import figures
 from unmask.report.numbers import percent_interval
-from unmask_studies import figures
 from unmask_studies.sets import Decoded
 from unmask_studies.study import Findings, Results
 from unmask_studies.sudoku.grids import DecodingStudy

@@ -14,11 +14,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from unmask.evaluation.statistics import Interval, mean_interval
+from unmask.report import figures
 from unmask.report.numbers import percent_interval
 from unmask.tasks.sudoku.grid import grid
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes
-from unmask_studies import figures
 from unmask_studies.sets import Decoded
 from unmask_studies.study import Findings, Results
 from unmask_studies.sudoku.failures import first_wrong

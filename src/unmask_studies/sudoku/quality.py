@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.evaluation.evaluate import Report
+from unmask.report import figures
 from unmask.schedulers.loading import load_scheduler
-from unmask_studies import figures
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, join_reports
 from unmask_studies.sets import Sets
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results, require_baseline

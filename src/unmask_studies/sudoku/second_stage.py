@@ -7,17 +7,17 @@ shares solved on puzzles of the test split.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
-from unmask.tasks.sudoku.source import SudokuData
+from unmask.report import figures, paper_numbers
 from unmask.report.gather import report_of
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
+from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.second_stage import SecondStage, run_second_stage
-from unmask_studies import figures, paper_numbers
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, versus
 from unmask_studies.sets import Sets
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results

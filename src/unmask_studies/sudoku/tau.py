@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
+from unmask.report import figures, paper_numbers
 from unmask.report.numbers import interval, number
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes, expert_order
-from unmask_studies import figures, paper_numbers
 from unmask_studies.study import Findings, Key, Result, Results
 from unmask_studies.sudoku.grids import DecodingStudy
 from unmask_studies.tables import Table, TableRow, count_limits, gap, label, spread

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unmask.evaluation.statistics import mean_interval
+from unmask.report import figures
 from unmask.report.numbers import percent_interval
 from unmask.runs.run import Run
-from unmask_studies import figures
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, count_limits, spread
 from unmask_studies.training_runs import ensure_run, load_recipe, read_curve, read_history, run_name

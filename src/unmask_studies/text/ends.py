@@ -22,10 +22,10 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
+from unmask.report import figures
 from unmask.report.numbers import percent, percent_interval
 from unmask.tasks.text_problems import TextProblemTask
 from unmask.tasks.vocabulary import END, PAD
-from unmask_studies import figures
 from unmask_studies.reports import BATCH, get_denoiser
 from unmask_studies.study import Axes, Findings, Result, Results
 from unmask_studies.tables import Table, TableRow, count_limits, points_gap

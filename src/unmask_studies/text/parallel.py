@@ -14,7 +14,7 @@ from typing import Any
 from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
 from unmask.evaluation.evaluate import Report
-from unmask_studies import figures
+from unmask.report import figures
 from unmask_studies.reports import difference, join_reports
 from unmask_studies.study import Axes, Findings, Result, Results, require_baseline
 from unmask_studies.tables import Cell, Table, TableRow, against, limits, solved

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.decoding.options import Decoding
+from unmask.report import figures
 from unmask.report.numbers import percent
-from unmask_studies import figures
 from unmask_studies.reports import join_reports
 from unmask_studies.study import Axes, Findings, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, against, count_limits, solved

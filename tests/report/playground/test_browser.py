@@ -1,4 +1,4 @@
-"""The playground in a browser: puzzles in, a race, the viewer afterwards. No complaint, and nothing asked of anybody else."""
+"""The playground in a browser: puzzles in, a race, the viewer afterwards; no error in the console and no foreign request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def server() -> Iterator[Playground]:
 
 @pytest.fixture
 def opened(browser: Any, server: Playground) -> Iterator[Callable[..., Any]]:
-    """Opens the playground at full speed. No page may complain, nor ask anything of anybody else."""
+    """Opens the playground at full speed. No page may log an error or send a request elsewhere."""
     contexts, heard = [], []
 
     def open_page(width: int = 1200, height: int = 900, clock: bool = False, **options: Any) -> Any:
@@ -43,9 +43,9 @@ def opened(browser: Any, server: Playground) -> Iterator[Callable[..., Any]]:
     yield open_page
     for context in contexts:
         context.close()
-    # A race that was left behind would count among those of the next test.
+    # A race that still runs would count among those of the next test.
     assert until(lambda: free(server), 120)
-    # A refusal is an answer here, and the browser says so in its console.
+    # A refusal is an answer here, which the browser logs as an error.
     refusal = re.compile(r"error: Failed to load resource: the server responded with a status of 4(00|29)")
     assert [line for line in heard if not refusal.match(line)] == []
 
@@ -54,7 +54,7 @@ def puzzle_of(page: Any) -> str:
     return page.input_value("#text").replace(".", "0")
 
 
-def test_a_race_from_the_first_board_to_the_viewer(opened: Callable, shot: Callable) -> None:
+def test_a_race_and_its_viewer(opened: Callable, shot: Callable) -> None:
     page = opened()
     assert puzzle_of(page) == ONLY.puzzle and page.locator("#track").is_hidden()
     assert (
@@ -66,15 +66,15 @@ def test_a_race_from_the_first_board_to_the_viewer(opened: Callable, shot: Calla
     page.wait_for_selector("#result:not([hidden])")
     assert page.locator("#result").inner_text() == "Learned order (SAS) solves it; confidence fails."
     hidden = ONLY.puzzle.count("0")
-    for order in ONLY.orders:
-        lane = page.locator(f".pane[data-order={order}]")
+    for name in ONLY.schedulers:
+        lane = page.locator(f".pane[data-scheduler={name}]")
         assert lane.locator(".cell.shown").count() == hidden == lane.locator(".chart rect").count()
         assert lane.locator(".cell.given").count() == 81 - hidden
-        assert lane.locator(".cell.first-wrong").count() == (order == "confidence")
-    verdict = page.locator(".pane[data-order=confidence] .verdict").inner_text()
-    wrong = page.locator(".pane[data-order=confidence] .cell.wrong").count()
+        assert lane.locator(".cell.first-wrong").count() == (name == "confidence")
+    verdict = page.locator(".pane[data-scheduler=confidence] .verdict").inner_text()
+    wrong = page.locator(".pane[data-scheduler=confidence] .cell.wrong").count()
     assert verdict.startswith(f"✗ {wrong} wrong, the first at reveal ") and wrong > 0
-    assert page.locator(".pane[data-order=sas] .verdict").inner_text() == "✓ solved"
+    assert page.locator(".pane[data-scheduler=sas] .verdict").inner_text() == "✓ solved"
     assert page.locator("#where").inner_text() == f"reveal {hidden} of {hidden}"
     assert "solved" in page.locator("#live").inner_text()
     assert page.locator("#race").inner_text() == "Race again" and page.locator("#stop").is_hidden()
@@ -98,13 +98,13 @@ def test_a_race_from_the_first_board_to_the_viewer(opened: Callable, shot: Calla
     assert page.locator("h1").inner_text() == "The order of thought"
 
 
-def test_a_puzzle_is_typed_pasted_drawn_or_read(opened: Callable, shot: Callable, tmp_path: Path) -> None:
+def test_puzzles_typed_pasted_generated_and_from_files(opened: Callable, shot: Callable, tmp_path: Path) -> None:
     page = opened()
     # As text: sixteen characters are a small board, with a denoiser that fits it.
     page.fill("#text", SMALL.puzzle)
     assert page.locator("#editor input").count() == 16 and page.input_value("#denoiser") == "sudoku-4x4-imperfect"
     assert page.locator("#example option:checked").inner_text() == "your own"
-    # Into the board: digits go on by themselves, those that the board does not know are not taken.
+    # Into the board: the focus moves on after a digit, and invalid digits are ignored.
     page.locator("#editor input").nth(1).focus()
     page.keyboard.type("093x")
     assert page.input_value("#text")[:4] == "1.3." and page.locator("#editor input").nth(3).evaluate(
@@ -149,7 +149,7 @@ def test_a_puzzle_is_typed_pasted_drawn_or_read(opened: Callable, shot: Callable
     page.locator("#problem").get_by_text("bytes.txt: expected a text file").wait_for()
 
 
-def test_what_is_wrong_is_said_and_shown(opened: Callable, shot: Callable) -> None:
+def test_invalid_puzzles_are_explained(opened: Callable, shot: Callable) -> None:
     page = opened()
     page.fill("#text", "1..1" + "." * 12)
     page.keyboard.press("Control+Enter")
@@ -166,20 +166,20 @@ def test_what_is_wrong_is_said_and_shown(opened: Callable, shot: Callable) -> No
     page.get_by_text("several solutions: row 1, column 2 may be").wait_for()
     assert page.locator("#editor .cell.bad").count() >= 4
     shot(page, "play-several")
-    # The same order twice.
+    # The same scheduler twice.
     page.select_option("#example", "0")
-    page.select_option("select[aria-label='Order 2']", "confidence")
+    page.select_option("select[aria-label='Scheduler 2']", "confidence")
     page.click("#race")
-    page.get_by_text("The same order is named twice").wait_for()
+    page.get_by_text("The same scheduler is named twice").wait_for()
 
 
-def test_orders_come_and_go_and_keys_work(opened: Callable, shot: Callable) -> None:
+def test_schedulers_are_added_and_removed_and_keys_work(opened: Callable, shot: Callable) -> None:
     page = opened(clock=True)
     page.select_option("#example", "3")
     for _ in range(2):
         page.click("#add")
-    assert page.locator("#orders select").count() == 4 and page.locator("#add").is_disabled()
-    assert len(set(page.locator("#orders select").evaluate_all("all => all.map(one => one.value)"))) == 4
+    assert page.locator("#schedulers select").count() == 4 and page.locator("#add").is_disabled()
+    assert len(set(page.locator("#schedulers select").evaluate_all("all => all.map(one => one.value)"))) == 4
     page.locator("h1").click()
     page.keyboard.press("r")
     page.wait_for_selector("#result:not([hidden])")
@@ -187,9 +187,9 @@ def test_orders_come_and_go_and_keys_work(opened: Callable, shot: Callable) -> N
     page.keyboard.press("s")
     page.frame_locator("#frame iframe").locator("html[data-ready]").wait_for()
     for _ in range(3):
-        page.locator("#orders button").first.click()
-    assert page.locator("#orders select").count() == 1 and page.locator("#orders button").is_disabled()
-    # Slowly, and stopped halfway: what was shown stays. Time passes only when the test says so.
+        page.locator("#schedulers button").first.click()
+    assert page.locator("#schedulers select").count() == 1 and page.locator("#schedulers button").is_disabled()
+    # Slowly, and stopped halfway: what was shown stays. Time passes only by the test's clock.
     page.select_option("#speed", "500")
     page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 60)
     page.keyboard.press("Control+Enter")
@@ -204,28 +204,16 @@ def test_orders_come_and_go_and_keys_work(opened: Callable, shot: Callable) -> N
     assert lane.count() == 2 and page.locator("#result").is_hidden()
 
 
-def test_a_phone_needs_no_scrolling_sideways(opened: Callable, shot: Callable) -> None:
-    page = opened(360, 740, has_touch=True, is_mobile=True)
+def test_a_phone_in_the_dark_and_a_server_that_is_gone(opened: Callable, server: Playground, shot: Callable) -> None:
+    page = opened(360, 740, has_touch=True, is_mobile=True, color_scheme="dark")
     assert page.evaluate(WIDE) <= 360
-    shot(page, "play-phone")
-    page.select_option("#example", "3")
-    page.tap("#race")
-    page.wait_for_selector("#result:not([hidden])")
-    assert page.evaluate(WIDE) <= 360
-    page.tap("#through")
-    page.frame_locator("#frame iframe").locator("html[data-ready]").wait_for()
-    assert page.evaluate(WIDE) <= 360
-    shot(page, "play-phone-raced")
-
-
-def test_dark_and_without_a_server(opened: Callable, server: Playground, shot: Callable) -> None:
-    page = opened(color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(ground) == "rgb(14, 17, 21)" and page.locator("#theme").inner_text() == "Light"
     page.select_option("#example", "3")
     page.click("#race")
     page.wait_for_selector("#result:not([hidden])")
-    shot(page, "play-dark")
+    assert page.evaluate(WIDE) <= 360
+    shot(page, "play-phone-dark")
     page.click("#theme")
     assert page.evaluate(ground) == "rgb(246, 246, 243)"
     page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError('gone')); }")

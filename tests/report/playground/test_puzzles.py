@@ -1,4 +1,4 @@
-"""Puzzles as they come to the playground: what is read, and in which words the rest is refused."""
+"""Puzzles of the playground: reading them, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FULL = "1234341221434321"
         (FULL, "got a full board", ()),
     ],
 )
-def test_a_bad_puzzle_is_refused_in_words(text: str, words: str, cells: tuple[int, ...]) -> None:
+def test_invalid_puzzles_are_refused(text: str, words: str, cells: tuple[int, ...]) -> None:
     with pytest.raises(BadPuzzle) as caught:
         read_puzzle(text)
     assert words in str(caught.value) and caught.value.cells == cells
@@ -56,7 +56,7 @@ def test_a_drawn_grid_is_read_like_a_line() -> None:
 
 
 @pytest.mark.parametrize(("size", "difficulty"), [(s, d) for s, levels in DIFFICULTIES.items() for d in levels])
-def test_random_puzzles_have_one_solution_and_the_clues_asked_for(size: int, difficulty: str) -> None:
+def test_random_puzzles_have_one_solution_and_the_requested_clues(size: int, difficulty: str) -> None:
     puzzle = random_puzzle(size, difficulty, 5)
     low, high = map(int, DIFFICULTIES[size][difficulty].split("-"))
     assert low <= (puzzle.board > 0).sum() <= high and puzzle.size == size

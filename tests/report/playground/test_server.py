@@ -1,4 +1,4 @@
-"""The playground over HTTP: a race tells what ``unmask()`` does, bad input is refused in words, and nothing else is reachable."""
+"""The playground over HTTP: a race equals ``unmask()``, invalid input is refused with a message, and nothing else is reachable."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from unmask.report.playground import race as racing
 from unmask.report.playground.incoming import BODY_BYTES, names_server
 from unmask.report.playground.page import page, policy
 from unmask.report.playground.puzzles import EXAMPLES, read_puzzle
-from unmask.report.playground.race import DENOISERS, ORDERS, Finish, Reveal, TooSlow, Verdict, race
+from unmask.report.playground.race import DENOISERS, SCHEDULERS, Finish, Reveal, TooSlow, Verdict, race
 from unmask.report.playground.server import CONNECTIONS, TRACES_KEPT, Playground
 from unmask.schedulers.loading import load_scheduler
 
-SLOW = {"puzzle": WIKIPEDIA.puzzle, "denoiser": "sudoku-9x9", "orders": ["confidence"]}
+SLOW = {"puzzle": WIKIPEDIA.puzzle, "denoiser": "sudoku-9x9", "schedulers": ["confidence"]}
 
 
 def ask(
@@ -78,36 +78,45 @@ def offline(puzzle: str, denoiser: str, order: str) -> Any:
     [(SMALL, ("confidence", "random", "sas", "gt_logp")), (SMALL, ("expert",)), (ONLY, ("confidence", "sas"))],
     ids=["four", "one", "nine"],
 )
-def test_a_race_tells_every_reveal_of_the_decodings(server: Playground, example: Any, orders: tuple[str, ...]) -> None:
-    asked = {"puzzle": example.puzzle, "denoiser": example.denoiser, "orders": list(orders)}
-    response, text = ask(server, "POST", "/race", asked)
+def test_a_race_streams_every_reveal_of_the_decodings(
+    server: Playground, example: Any, orders: tuple[str, ...]
+) -> None:
+    request = {"puzzle": example.puzzle, "denoiser": example.denoiser, "schedulers": list(orders)}
+    response, text = ask(server, "POST", "/race", request)
     assert response.status == 200 and response.headers["Content-Type"].startswith("text/event-stream")
-    told = events(text)
+    received = events(text)
     hidden = example.puzzle.count("0")
-    assert told[0] == ("start", {"puzzle": example.puzzle, "size": round(len(example.puzzle) ** 0.5), "hidden": hidden})
-    assert [event for event, _ in told[1:]] == ["reveal"] * hidden * len(orders) + ["verdict"] * len(orders) + ["end"]
+    assert received[0] == (
+        "start",
+        {"puzzle": example.puzzle, "size": round(len(example.puzzle) ** 0.5), "hidden": hidden},
+    )
+    assert [event for event, _ in received[1:]] == ["reveal"] * hidden * len(orders) + ["verdict"] * len(orders) + [
+        "end"
+    ]
     # In turn: a round holds one reveal of each order.
-    assert [data["order"] for _, data in told[1 : 1 + hidden * len(orders)]] == list(orders) * hidden
+    assert [data["scheduler"] for _, data in received[1 : 1 + hidden * len(orders)]] == list(orders) * hidden
     for order in orders:
         path, truth = offline(example.puzzle, example.denoiser, order)
-        mine = [data for event, data in told if event == "reveal" and data["order"] == order]
+        mine = [data for event, data in received if event == "reveal" and data["scheduler"] == order]
         assert [data["nth"] for data in mine] == list(range(hidden))
         assert [data["cell"] for data in mine] == path.order[0].tolist()
         assert [data["digit"] for data in mine] == path.tokens[0, path.order[0]].tolist()
         assert [data["p"] for data in mine] == pytest.approx(path.logp[0].exp().tolist(), rel=1e-5)
         wrong = (path.tokens != truth)[0]
         assert [data["right"] for data in mine] == [not wrong[cell] for cell in path.order[0].tolist()]
-        verdict = next(data for event, data in told if event == "verdict" and data["order"] == order)
+        verdict = next(data for event, data in received if event == "verdict" and data["scheduler"] == order)
         first = next((data["nth"] for data in mine if not data["right"]), None)
         assert (verdict["solved"], verdict["wrong"]) == (not wrong.any(), int(wrong.sum()))
         assert verdict["first_wrong"] == first and verdict["denoiser_calls"] == path.denoiser_calls == hidden
-        assert verdict["trajectory_logp"] == pytest.approx(path.total_logp.item(), rel=1e-5)
-    view, html = ask(server, "GET", told[-1][1]["view"])
+        assert verdict["total_logp"] == pytest.approx(path.total_logp.item(), rel=1e-5)
+    view, html = ask(server, "GET", received[-1][1]["view"])
     assert view.status == 200 and "sandbox allow-scripts" in view.headers["Content-Security-Policy"]
     traced = json.loads(html.partition('id="traces">')[2].partition("</script>")[0])["traces"][0]
-    assert [path["scheduler"] for path in traced["paths"]] == list(orders)
-    for path in traced["paths"]:
-        cells = [data["cell"] for event, data in told if event == "reveal" and data["order"] == path["scheduler"]]
+    assert [path["scheduler"] for path in traced["trajectories"]] == list(orders)
+    for path in traced["trajectories"]:
+        cells = [
+            data["cell"] for event, data in received if event == "reveal" and data["scheduler"] == path["scheduler"]
+        ]
         assert path["order"] == cells and path["candidates"]["alternatives"] == 4
         assert set(path["others"]) == set(orders) - {path["scheduler"]}
 
@@ -120,14 +129,14 @@ def test_only_the_learned_order_solves_the_first_example() -> None:
     assert [order for order, right in solved.items() if right] == ["sas"]
 
 
-def test_the_lists_are_of_what_ships() -> None:
+def test_choices_are_shipped_models_and_schedulers() -> None:
     assert set(DENOISERS) == set(list_denoisers())
     for name, (size, _) in DENOISERS.items():
         assert load_denoiser(name).config.max_length == size * size  # pyright: ignore
-        for order in ORDERS:
+        for order in SCHEDULERS:
             load_scheduler(order, None, name)
     for example in EXAMPLES:
-        racing.check_entry(example.denoiser, example.orders, read_puzzle(example.puzzle).size)
+        racing.check_entry(example.denoiser, example.schedulers, read_puzzle(example.puzzle).size)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +148,7 @@ def test_the_lists_are_of_what_ships() -> None:
         (b"puzzle\n123\n", "line 2: expected 81 characters"),
     ],
 )
-def test_a_bad_file_is_refused_in_words(server: Playground, body: bytes, words: str) -> None:
+def test_invalid_files_are_refused(server: Playground, body: bytes, words: str) -> None:
     refused(server, "/file", body, 400, words, Content_Type="text/plain")
 
 
@@ -183,21 +192,21 @@ def test_other_methods_are_not_answered(server: Playground, method: str) -> None
     assert not [name for name in response.headers if name.lower().startswith("access-control")]
 
 
-def test_bad_requests_are_refused_in_words(server: Playground) -> None:
-    good = {"puzzle": SMALL.puzzle, "denoiser": SMALL.denoiser, "orders": ["sas"]}
+def test_invalid_requests_are_refused(server: Playground) -> None:
+    good = {"puzzle": SMALL.puzzle, "denoiser": SMALL.denoiser, "schedulers": ["sas"]}
     for change, words in (
         ({"denoiser": "../../secret"}, "expected a denoiser among"),
         ({"denoiser": "owner/model"}, "expected a denoiser among"),
         ({"denoiser": "sudoku-9x9"}, "fills 9×9 boards, but the puzzle is 4×4"),
-        ({"orders": ["/tmp/policy"]}, "expected orders among"),
-        ({"orders": ["top_k_random:k=3"]}, "expected orders among"),
-        ({"orders": []}, "expected 1 to 4 orders, got 0"),
-        ({"orders": ["sas", "sas"]}, "named twice"),
-        ({"orders": ["sas"] * 5}, "at most 4"),
-        ({"orders": [1]}, "names of orders"),
-        ({"orders": "sas"}, "orders: expected list, got str"),
-        ({"puzzle": 5}, "puzzle: expected str, got int"),
-        ({"more": 1}, "expected an object with puzzle, denoiser, orders"),
+        ({"schedulers": ["/tmp/policy"]}, "expected schedulers among"),
+        ({"schedulers": ["top_k_random:k=3"]}, "expected schedulers among"),
+        ({"schedulers": []}, "expected 1 to 4 schedulers, got 0"),
+        ({"schedulers": ["sas", "sas"]}, "named twice"),
+        ({"schedulers": ["sas"] * 5}, "at most 4"),
+        ({"schedulers": [1]}, "schedulers, 0: expected text"),
+        ({"schedulers": "sas"}, "schedulers: expected a list"),
+        ({"puzzle": 5}, "puzzle: expected text, got 5"),
+        ({"more": 1}, "more is not a known field"),
         ({"puzzle": "1..1" + "." * 12}, "1 stands twice in row 1"),
     ):
         refused(server, "/race", {**good, **change}, 400, words)
@@ -207,10 +216,10 @@ def test_bad_requests_are_refused_in_words(server: Playground) -> None:
     refused(server, "/race", json.dumps(good), 415, "expected application/json", Content_Type="text/plain")
     refused(server, "/random", {"size": 6, "difficulty": "easy"}, 400, "expected a size of 4 or 9, got 6")
     refused(server, "/random", {"size": 9, "difficulty": "vile"}, 400, "expected a difficulty among easy, medium, hard")
-    refused(server, "/random", {"size": True, "difficulty": "easy"}, 400, "size: expected int, got bool")
+    refused(server, "/random", {"size": True, "difficulty": "easy"}, 400, "size: expected a whole number, got True")
 
 
-def test_too_much_is_refused(server: Playground) -> None:
+def test_large_bodies_are_refused(server: Playground) -> None:
     refused(server, "/file", b"1" * (BODY_BYTES + 1), 413, "too large: expected at most 64 KB")
     refused(server, "/file", b"1" * BODY_BYTES, 400, "no line")
     refused(server, "/file", b"", 413, "too large", Content_Length="9" * 40)
@@ -218,7 +227,7 @@ def test_too_much_is_refused(server: Playground) -> None:
     refused(server, "/file", b"", 411, "expected a body", Transfer_Encoding="chunked", Content_Length="1")
 
 
-def test_pages_of_other_sites_cannot_ask(server: Playground) -> None:
+def test_requests_of_other_sites_are_refused(server: Playground) -> None:
     own = f"127.0.0.1:{server.port}"
     for host in ("evil.example", f"evil.example:{server.port}", "127.0.0.1", "127.0.0.1:1", f"x@{own}", "", "[::1"):
         assert ask(server, "GET", "/", Host=host)[0].status == 421, host
@@ -254,9 +263,9 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, lis
     opened.set()
 
 
-def begun(server: Playground, asked: dict[str, Any]) -> http.client.HTTPResponse:
+def begun(server: Playground, request: dict[str, Any]) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request("POST", "/race", json.dumps(asked), {"Content-Type": "application/json"})
+    connection.request("POST", "/race", json.dumps(request), {"Content-Type": "application/json"})
     response = connection.getresponse()
     assert response.status == 200 and response.readline() == b"event: start\n"
     return response
@@ -274,7 +283,7 @@ def test_a_third_race_must_wait(server: Playground, gate: tuple[threading.Event,
     assert until(lambda: free(server))
 
 
-def test_who_leaves_ends_the_race(server: Playground, gate: tuple[threading.Event, list[int]]) -> None:
+def test_a_race_ends_when_the_client_leaves(server: Playground, gate: tuple[threading.Event, list[int]]) -> None:
     response = begun(server, SLOW)
     assert until(lambda: len(gate[1]) >= 3)
     response.close()
@@ -285,7 +294,7 @@ def test_who_leaves_ends_the_race(server: Playground, gate: tuple[threading.Even
     assert len(gate[1]) == steps and not any(isinstance(t, racing._Runner) for t in threading.enumerate())
 
 
-def test_a_server_that_ends_says_so(server: Playground, gate: tuple[threading.Event, list[int]]) -> None:
+def test_a_closing_server_ends_its_races(server: Playground, gate: tuple[threading.Event, list[int]]) -> None:
     response = begun(server, SLOW)
     server.stopping.set()
     assert events(response.read().decode().partition("\n\n")[2])[-1] == (
@@ -295,7 +304,7 @@ def test_a_server_that_ends_says_so(server: Playground, gate: tuple[threading.Ev
     assert until(lambda: free(server))
 
 
-def test_a_race_that_fails_or_takes_too_long_says_so(server: Playground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_and_slow_races_send_an_error(server: Playground, monkeypatch: pytest.MonkeyPatch) -> None:
     puzzle = read_puzzle(SMALL.puzzle)
     with pytest.raises(TooSlow, match="took too long"):
         list(race(puzzle, SMALL.denoiser, ("sas",), seconds=-1.0))
@@ -304,20 +313,20 @@ def test_a_race_that_fails_or_takes_too_long_says_so(server: Playground, monkeyp
         raise RuntimeError("no thoughts")
 
     monkeypatch.setattr(racing, "_scheduler", lambda name, denoiser: fails)
-    _, text = ask(server, "POST", "/race", {"puzzle": puzzle.text, "denoiser": SMALL.denoiser, "orders": ["sas"]})
+    _, text = ask(server, "POST", "/race", {"puzzle": puzzle.text, "denoiser": SMALL.denoiser, "schedulers": ["sas"]})
     assert events(text)[-1] == ("failed", {"error": "no thoughts"}) and until(lambda: free(server))
 
 
-def test_an_iterator_that_is_closed_leaves_no_thread() -> None:
-    told = race(read_puzzle(SMALL.puzzle), SMALL.denoiser, ("confidence", "sas"))
-    assert isinstance(next(told), Reveal)
-    told.close()  # pyright: ignore
+def test_closing_the_iterator_ends_its_threads() -> None:
+    received = race(read_puzzle(SMALL.puzzle), SMALL.denoiser, ("confidence", "sas"))
+    assert isinstance(next(received), Reveal)
+    received.close()  # pyright: ignore
     assert not any(isinstance(thread, racing._Runner) for thread in threading.enumerate())
     kinds = [type(one) for one in race(read_puzzle(SMALL.puzzle), SMALL.denoiser, ("sas",))]
     assert kinds == [Reveal] * 11 + [Verdict, Finish]
 
 
-def test_old_races_and_many_connections_are_let_go(server: Playground) -> None:
+def test_limits_of_kept_races_and_connections(server: Playground) -> None:
     finish = list(race(read_puzzle(SMALL.puzzle), SMALL.denoiser, ("sas",)))[-1]
     assert isinstance(finish, Finish)
     keys = [server.keep(finish.trace) for _ in range(TRACES_KEPT + 1)]
@@ -334,7 +343,7 @@ def test_old_races_and_many_connections_are_let_go(server: Playground) -> None:
     assert ask(server, "GET", "/")[0].status == 200
 
 
-def test_a_port_in_use_names_another(server: Playground) -> None:
+def test_port_in_use(server: Playground) -> None:
     with pytest.raises(ValueError, match=rf"port {server.port} .* is in use: name another one, such as --port \d+"):
         play(port=server.port)
     with pytest.raises(ValueError, match=r"expected a port in 0 \.\. 65535, got 70000"):
@@ -344,7 +353,7 @@ def test_a_port_in_use_names_another(server: Playground) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_the_command_says_where_and_ends_on_ctrl_c(host: str) -> None:
+def test_the_command_prints_its_url_and_ends_on_ctrl_c(host: str) -> None:
     command = [sys.executable, "-c", f"from unmask.cli.play import Play; Play(port=0, host={host!r}).run()"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
     assert running.stdout is not None

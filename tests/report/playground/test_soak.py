@@ -1,4 +1,4 @@
-"""The playground over many races: its memory stays what it was, and who leaves leaves nothing behind."""
+"""The playground over many races: its memory does not grow, and clients that leave free their threads."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ pytestmark = [
 RACES = int(os.environ.get("UNMASK_SOAK_RACES", "150"))
 WARM_UP = 50  # the races kept for the viewer, and what the allocator holds on to for each thread
 LEAK = 6.0  # kB per race: less than the trace of one small race, the least that could be forgotten
-KEEPING_ALL = (
-    "import unmask.report.playground.server as s; s.TRACES_KEPT = 10**9; from unmask.cli.play import Play; Play(port=0).run()"
-)
+KEEPING_ALL = "import unmask.report.playground.server as s; s.TRACES_KEPT = 10**9; from unmask.cli.play import Play; Play(port=0).run()"
 
 
 class Running:
@@ -73,8 +71,8 @@ class Running:
 
     def _begun(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        asked = {"puzzle": SMALL.puzzle, "denoiser": SMALL.denoiser, "orders": ["confidence", "sas"]}
-        connection.request("POST", "/race", json.dumps(asked), {"Content-Type": "application/json"})
+        request = {"puzzle": SMALL.puzzle, "denoiser": SMALL.denoiser, "schedulers": ["confidence", "sas"]}
+        connection.request("POST", "/race", json.dumps(request), {"Content-Type": "application/json"})
         return connection, connection.getresponse()
 
 
@@ -107,14 +105,14 @@ def test_memory_does_not_grow() -> None:
         assert slope < LEAK
 
 
-def test_a_playground_that_forgets_nothing_is_found_out() -> None:
+def test_the_memory_test_detects_a_leak() -> None:
     with running("-c", KEEPING_ALL) as server:
         slope, low, high = growth(server, 60)
         print(f"\nkeeping every trace: {slope:+.2f} kB per race [{low:+.2f}, {high:+.2f}]")
         assert low > LEAK
 
 
-def test_who_leaves_leaves_no_thread_behind() -> None:
+def test_clients_that_leave_leave_no_thread() -> None:
     with running("-m", "unmask", "play", "--port", "0") as server:
         idle = server.status("Threads")
         server.race()

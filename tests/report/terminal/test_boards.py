@@ -1,4 +1,4 @@
-"""Puzzles that fill in the terminal: what a terminal shows at each step, and what a pipe gets."""
+"""Puzzles that fill in the terminal: the output of each step on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def boards(shown: str) -> list[str]:
     return ["".join(one) for one in zip(*cells, strict=True)]
 
 
-def test_the_boards_fill_in_the_orders_that_were_decoded(decode: Callable) -> None:
+def test_boards_fill_in_the_decoded_order(decode: Callable) -> None:
     record = json.loads(decode(SMALL, *MODEL, "--json")[1])
     lanes = [(record["order"], record["answer"]), (record["compared"]["order"], record["compared"]["answer"])]
     code, out = decode(SMALL, *MODEL, width=80)
@@ -131,7 +131,7 @@ def test_the_boards_fill_in_the_orders_that_were_decoded(decode: Callable) -> No
     assert re.sub(r"\s+", " ", re.sub(r"\d\.\d\d s", "", " ".join(left))).strip() == re.sub(r"\s+", " ", piped).strip()
 
 
-def test_colours_from_the_first_reveal_to_the_last_unless_none_are_wanted(decode: Callable) -> None:
+def test_colours_and_no_color(decode: Callable) -> None:
     _, out = decode(SMALL, *MODEL, width=80)
     assert "38;2;60;120;230m" in out and "38;2;215;70;40m" in out
     code, out = decode(SMALL, *MODEL, width=80, environ={"NO_COLOR": "1"})
@@ -151,7 +151,9 @@ def test_colours_from_the_first_reveal_to_the_last_unless_none_are_wanted(decode
     ],
     ids=["not wanted", "dumb", "narrow", "low", "a pipe", "JSON"],
 )
-def test_nothing_moves_where_nothing_can(decode: Callable, options: tuple[str, ...], terminal: dict[str, Any]) -> None:
+def test_no_animation_without_a_capable_terminal(
+    decode: Callable, options: tuple[str, ...], terminal: dict[str, Any]
+) -> None:
     code, out = decode(SMALL, *MODEL, *options, **terminal)
     assert code == 0 and "\x1b[?25l" not in out and "\x1b[2K" not in out and "\x1b[1A" not in out
     assert "of 11;" not in out
@@ -159,7 +161,7 @@ def test_nothing_moves_where_nothing_can(decode: Callable, options: tuple[str, .
         assert "\x1b" not in out
 
 
-def test_a_file_of_puzzles_does_not_move(decode: Callable) -> None:
+def test_no_animation_for_a_file_of_puzzles(decode: Callable) -> None:
     Path("two.csv").write_text(f"puzzle\n{SMALL}\n{SMALL}\n")
     assert "\x1b[?25l" not in decode("two.csv", *MODEL, width=80)[1]
     Path("one.csv").write_text(f"puzzle\n{SMALL}\n")
@@ -189,7 +191,7 @@ def lane(name: str, order: tuple[int, ...]) -> Lane:
     ("width", "height", "beside", "shown"),
     [(80, 40, 2, 3), (59, 40, 1, 3), (80, 16, 2, 2), (40, 12, 1, 1), (200, 12, 3, 3)],
 )
-def test_boards_stand_where_there_is_room(width: int, height: int, beside: int, shown: int) -> None:
+def test_layout_of_boards_by_terminal_size(width: int, height: int, beside: int, shown: int) -> None:
     many = LiveBoards(np.zeros(16, np.int8), None, [lane(f"order {n} " + "x" * 40, (n, 5)) for n in range(3)])
     many.steps = 1
     screen = Console(file=io.StringIO(), width=width, height=height, _environ={})
@@ -203,7 +205,7 @@ def test_boards_stand_where_there_is_room(width: int, height: int, beside: int, 
     assert ("no room" in lines[-1]) == (shown < 3 and width >= 80)
 
 
-def test_what_stands_there_without_a_truth() -> None:
+def test_boards_without_a_truth() -> None:
     blank = LiveBoards(np.zeros(16, np.int8), None, [lane("a", (3, 0)), Lane("b", np.ones(16, np.int64), (), ())])
     assert blank.board(blank.lanes[0]).plain.startswith("a: 0 of 2\n")
     blank.steps = 2
@@ -212,7 +214,7 @@ def test_what_stands_there_without_a_truth() -> None:
 
 
 @pytest.mark.parametrize("speed", ["0", "-1", "nan", "inf"])
-def test_a_speed_that_is_none(decode: Callable, speed: str) -> None:
+def test_invalid_speed(decode: Callable, speed: str) -> None:
     code, out = decode(SMALL, *MODEL, "--speed", speed)
     assert code == 2 and "speed must be a number of steps a second" in out and out.count("\n") == 1
 
@@ -230,7 +232,7 @@ def test_a_real_terminal() -> None:
     while True:
         try:
             part = os.read(master, 65536)
-        except OSError:  # nobody holds the other end any more
+        except OSError:  # the other end is closed
             break
         if not part:
             break

@@ -1,4 +1,4 @@
-"""A trace says what the decoding did, survives its file, and a file that is not one is refused."""
+"""Traces equal the decoding, survive a round trip through their file, and invalid files are refused."""
 
 from __future__ import annotations
 
@@ -35,58 +35,58 @@ def four() -> dict[str, Any]:
     """Three 4×4 puzzles, decoded in four orders at once."""
     denoiser = load_denoiser("sudoku-4x4")
     schedulers = {name: load_scheduler(name) for name in NAMES}
-    canvas = SudokuTask.generated(3, 4, "5-7").canvas(range(3))
-    traces = trace.record(denoiser, schedulers, canvas, trace.about_boards(4, "sudoku-4x4"), seeds=torch.arange(3))
+    canvas = SudokuTask.generated(3, 4, "5-7").canvas(range(3)).seeded(torch.arange(3))
+    traces = trace.record(denoiser, schedulers, canvas, trace.about_boards(4, "sudoku-4x4"))
     return {"denoiser": denoiser, "schedulers": schedulers, "canvas": canvas, "traces": traces}
 
 
-def test_a_recorded_path_is_the_one_that_the_scheduler_takes_by_itself(four: dict[str, Any]) -> None:
+def test_a_recorded_trajectory_equals_a_plain_decoding(four: dict[str, Any]) -> None:
     canvas = four["canvas"]
     for name, scheduler in four["schedulers"].items():
         for row in range(3):
             alone = Canvas(canvas.tokens[row : row + 1], canvas.target[row : row + 1])
-            path = unmask(
+            trajectory = unmask(
                 four["denoiser"], scheduler, Canvas(alone.tokens, target=alone.target, seeds=torch.tensor([row]))
             )
-            traced = four["traces"][row].path(name)
-            assert traced.order == tuple(path.order[0].tolist())
-            assert traced.tokens == tuple(path.tokens[0].tolist())
-            assert traced.logp == pytest.approx(path.logp[0].tolist(), abs=1e-4)
+            traced = four["traces"][row].trajectory(name)
+            assert traced.order == tuple(trajectory.order[0].tolist())
+            assert traced.tokens == tuple(trajectory.tokens[0].tolist())
+            assert traced.logp == pytest.approx(trajectory.logp[0].tolist(), abs=1e-4)
             # The others' look-ahead is not charged to this order, its own is.
-            assert traced.denoiser_calls == path.denoiser_calls
+            assert traced.denoiser_calls == trajectory.denoiser_calls
             assert (traced.denoiser_calls > traced.steps) == (name == "look_ahead")
 
 
-def test_what_the_others_would_have_chosen(four: dict[str, Any]) -> None:
-    """Where another scheduler agrees on every step it has the same order; and each asked alone in that state says the same."""
+def test_choices_of_the_other_schedulers(four: dict[str, Any]) -> None:
+    """Where another scheduler agrees on every step it has the same order; and each alone in that state chooses the same."""
     first = four["traces"][0]
-    path = first.path("margin")
+    trajectory = first.trajectory("margin")
     canvas = torch.tensor([first.prompt])
-    for step in range(path.steps):
+    for step in range(trajectory.steps):
         state = Canvas(canvas, torch.tensor([first.target]))
         for name in ("confidence", "gt_logp"):
-            asked = unmask(four["denoiser"], four["schedulers"][name], Canvas(state.tokens, target=state.target))
-            assert asked.order[0, 0] == path.others[name][step]
+            alone = unmask(four["denoiser"], four["schedulers"][name], Canvas(state.tokens, target=state.target))
+            assert alone.order[0, 0] == trajectory.others[name][step]
         canvas = canvas.clone()
-        canvas[0, path.order[step]] = path.tokens[path.order[step]]
-    assert set(path.others) == set(NAMES) - {"margin"}
+        canvas[0, trajectory.order[step]] = trajectory.tokens[trajectory.order[step]]
+    assert set(trajectory.others) == set(NAMES) - {"margin"}
 
 
-def test_candidates_are_the_models_own_prices(four: dict[str, Any]) -> None:
+def test_candidates_hold_the_probabilities_of_the_model(four: dict[str, Any]) -> None:
     first = four["traces"][1]
-    path = first.path("confidence")
-    candidates = path.candidates
+    trajectory = first.trajectory("confidence")
+    candidates = trajectory.candidates
     assert candidates is not None and candidates.truth is not None
     states = unmask(four["denoiser"], four["schedulers"]["confidence"], torch.tensor([first.prompt])).states
     assert states is not None
-    for step in range(path.steps):
+    for step in range(trajectory.steps):
         at = candidates.at(step)
         where = np.flatnonzero(candidates.eligible[step])
         assert candidates.probability[at, 0] == pytest.approx(states.confidence[step, where].exp().numpy(), abs=1e-4)
         assert candidates.token[at, 0].tolist() == states.best[step, where].tolist()
         assert (np.diff(candidates.probability[at], axis=1) <= 1e-6).all()
         # The order is confidence's: its score is the highest of the step.
-        assert where[candidates.score[at].argmax()] == path.order[step]
+        assert where[candidates.score[at].argmax()] == trajectory.order[step]
         found = candidates.token[at] == np.array(first.target)[where][:, None]
         row = found.any(1)
         assert candidates.truth[at][row] == pytest.approx(candidates.probability[at][found], abs=1e-4)
@@ -99,30 +99,31 @@ def test_the_first_wrong_reveal() -> None:
     canvas = Canvas(torch.full_like(target, 2), target)
     schedulers = {"confidence": load_scheduler("confidence"), "left_to_right": load_scheduler("left_to_right")}
     one = trace.record(Fixed(logits, 2), schedulers, canvas, trace.About())[0]
-    by_confidence, by_place = one.path("confidence"), one.path("left_to_right")
+    by_confidence, by_place = one.trajectory("confidence"), one.trajectory("left_to_right")
     assert by_confidence.order == (3, 2, 1, 0) and by_place.order == (0, 1, 2, 3)
     assert (one.first_wrong(by_confidence), one.first_wrong(by_place)) == (0, 1)
     assert one.wrong(by_place).tolist() == [False, True, False, True]
     assert one.solved(by_place) is False
-    unknown = trace.record(Fixed(logits, 2), schedulers, canvas, trace.About(), truth=False)[0]
-    assert unknown.target is None and unknown.first_wrong(unknown.paths[0]) is None
-    assert unknown.paths[0].candidates is not None and unknown.paths[0].candidates.truth is None
+    unknown = trace.record(Fixed(logits, 2), schedulers, canvas.without_target(), trace.About())[0]
+    assert unknown.target is None and unknown.first_wrong(unknown.trajectories[0]) is None
+    assert unknown.trajectories[0].candidates is not None and unknown.trajectories[0].candidates.truth is None
 
 
-def test_blocks_padding_and_what_an_end_token_leaves_hidden() -> None:
+def test_blocks_padding_and_end_tokens() -> None:
     """Two rows, the second padded in front: its trace knows nothing of the padding, nor of the other row."""
     denoiser = text_denoiser()
     tokens = torch.tensor([[5, 6, 7, 12, 12, 12, 12, 12], [0, 0, 5, 6, 12, 12, 12, 12]])
     attention = torch.tensor([[True] * 8, [False] * 2 + [True] * 6])
-    canvas = Canvas(tokens, tokens, attention=attention)
+    canvas = Canvas(tokens, attention=attention)
     schedulers = {"confidence": load_scheduler("confidence")}
     decoding = Decoding(block=2, stop_at_end=False)
-    second = trace.record(denoiser, schedulers, canvas, trace.About(labels=WORDS.__getitem__), decoding, truth=False)[1]
-    alone = Canvas(tokens[1:, 2:], tokens[1:, 2:])
-    other = trace.record(denoiser, schedulers, alone, trace.About(labels=WORDS.__getitem__), decoding, truth=False)[0]
+    second = trace.record(denoiser, schedulers, canvas, trace.About(labels=WORDS.__getitem__), decoding)[1]
+    alone = Canvas(tokens[1:, 2:])
+    other = trace.record(denoiser, schedulers, alone, trace.About(labels=WORDS.__getitem__), decoding)[0]
     assert second.prompt == (5, 6, 12, 12, 12, 12) and second.block == (-1, -1, 0, 0, 1, 1)
-    assert (second.paths[0].order, second.paths[0].tokens) == (other.paths[0].order, other.paths[0].tokens)
-    eligible = second.paths[0].candidates.eligible  # pyright: ignore[reportOptionalMemberAccess]
+    (mine,), (theirs,) = second.trajectories, other.trajectories
+    assert (mine.order, mine.tokens) == (theirs.order, theirs.tokens)
+    eligible = mine.candidates.eligible  # pyright: ignore[reportOptionalMemberAccess]
     assert not eligible[0, 4:].any() and eligible[0, 2:4].all()
 
     ends = Fixed(torch.tensor([[5.0, 0.0, 0.0]] * 4), mask_id=2, end_ids=(0,), pad_id=1)
@@ -132,7 +133,7 @@ def test_blocks_padding_and_what_an_end_token_leaves_hidden() -> None:
         Canvas(torch.full((1, 4), 2), torch.zeros(1, 4).long()),
         trace.About(),
     )[0]
-    assert stopped.paths[0].order == (0,) and stopped.paths[0].tokens == (0, 1, 1, 1)
+    assert stopped.trajectories[0].order == (0,) and stopped.trajectories[0].tokens == (0, 1, 1, 1)
     again(stopped)
 
 
@@ -142,8 +143,8 @@ def test_several_reveals_in_a_step() -> None:
     one = trace.record(
         denoiser, {"confidence": load_scheduler("confidence")}, canvas, trace.About(), Decoding(steps=4)
     )[0]
-    path = again(one).paths[0]
-    assert path.steps == 4 and len(path.order) == 9 and path.denoiser_calls == 4
+    trajectory = again(one).trajectories[0]
+    assert trajectory.steps == 4 and len(trajectory.order) == 9 and trajectory.denoiser_calls == 4
     assert one.decoding == "4 steps"
 
 
@@ -168,15 +169,20 @@ def test_a_scheduler_sees_what_it_would_see_alone() -> None:
         assert torch.isfinite(view.confidence).equal(view.eligible)
 
 
-def test_a_path_without_states_has_an_order_only(four: dict[str, Any]) -> None:
+def test_a_trajectory_without_states(four: dict[str, Any]) -> None:
     canvas = four["canvas"]
-    path = unmask(four["denoiser"], four["schedulers"]["margin"], canvas.tokens, record=False)
-    one = trace.of(four["denoiser"], {"margin": path}, canvas, trace.about_boards(4, "mine"), row=2)
-    assert one.paths[0].candidates is None and one.paths[0].order == four["traces"][2].path("margin").order
+    trajectory = unmask(four["denoiser"], four["schedulers"]["margin"], canvas.tokens, record=False)
+    one = trace.make_trace(four["denoiser"], {"margin": trajectory}, canvas, trace.about_boards(4, "mine"), row=2)
+    assert (
+        one.trajectories[0].candidates is None
+        and one.trajectories[0].order == four["traces"][2].trajectory("margin").order
+    )
     again(one)
     with_states = unmask(four["denoiser"], four["schedulers"]["margin"], canvas.tokens)
     found = (
-        trace.of(four["denoiser"], {"margin": with_states}, canvas, trace.about_boards(4, "mine")).paths[0].candidates
+        trace.make_trace(four["denoiser"], {"margin": with_states}, canvas, trace.about_boards(4, "mine"))
+        .trajectories[0]
+        .candidates
     )
     assert found is not None and found.token.shape[1] == 1
 
@@ -197,29 +203,29 @@ def again(one: trace.Trace) -> trace.Trace:
         "mask_id",
     ):
         assert getattr(back, field) == getattr(one, field)
-    for path, other in zip(one.paths, back.paths, strict=True):
-        assert (path.order, path.step, path.tokens, dict(path.others)) == (
+    for trajectory, other in zip(one.trajectories, back.trajectories, strict=True):
+        assert (trajectory.order, trajectory.step, trajectory.tokens, dict(trajectory.others)) == (
             other.order,
             other.step,
             other.tokens,
             dict(other.others),
         )
-        assert other.total_logp == pytest.approx(path.total_logp, abs=1e-6)
-        assert (path.candidates is None) == (other.candidates is None)
-        if path.candidates is None or other.candidates is None:
+        assert other.total_logp == pytest.approx(trajectory.total_logp, abs=1e-6)
+        assert (trajectory.candidates is None) == (other.candidates is None)
+        if trajectory.candidates is None or other.candidates is None:
             continue
-        assert (path.candidates.eligible == other.candidates.eligible).all()
-        assert (path.candidates.token == other.candidates.token).all()
-        assert np.abs(path.candidates.probability - other.candidates.probability).max() < 6.2e-5
-        assert other.candidates.score == pytest.approx(path.candidates.score, rel=2**-12)
+        assert (trajectory.candidates.eligible == other.candidates.eligible).all()
+        assert (trajectory.candidates.token == other.candidates.token).all()
+        assert np.abs(trajectory.candidates.probability - other.candidates.probability).max() < 6.2e-5
+        assert other.candidates.score == pytest.approx(trajectory.candidates.score, rel=2**-12)
     return back
 
 
-def test_a_file_gives_back_what_was_written(four: dict[str, Any], tmp_path: Path) -> None:
+def test_file_round_trip(four: dict[str, Any], tmp_path: Path) -> None:
     for one in four["traces"]:
         again(one)
     trace.write(four["traces"][0], tmp_path / "one.json")
-    assert trace.read(tmp_path / "one.json").paths[0].order == four["traces"][0].paths[0].order
+    assert trace.read(tmp_path / "one.json").trajectories[0].order == four["traces"][0].trajectories[0].order
 
 
 @pytest.mark.parametrize("p", [0.0, 1e-9, 1e-6, 0.01, 0.5, 0.97, 1 - 1e-6, 1 - 1e-12, 1.0])
@@ -253,55 +259,55 @@ HOSTILE = {
     "another format": (put("format", "other"), "expected a trace"),
     "a later version": (put("version", 2), "expected version 1 .* got 2; record the trace again"),
     "a version that is True": (put("version", "1"), "expected version 1"),
-    "an unknown field": (put("more", 1), "'more' is not a field"),
+    "an unknown field": (put("more", 1), "more is not a known field"),
     "a missing field": (lambda value: value.pop("block"), "block is missing"),
-    "no position": (put("prompt", []), "at least one position"),
+    "no position": (put("prompt", []), "prompt: expected at least one item"),
     "a token that is a truth value": (put("prompt", 0, True), "whole number"),
-    "a target of another length": (put("target", [1]), "target: expected a list of 16"),
-    "a token without a label": (put("paths", 0, "tokens", 0, 77), "labels: .* none for 77"),
-    "a label that is no id": (put("labels", "x", "y"), "token ids as keys"),
+    "a target of another length": (put("target", [1]), "target: expected a list of 16, got one of 1"),
+    "a token without a label": (put("trajectories", 0, "tokens", 0, 77), "labels: .* none for 77"),
+    "a label that is no id": (put("labels", "x", "y"), "labels, x.*whole number as the key"),
     "a label that is no text": (put("labels", "1", 1), "labels, 1: expected text"),
-    "half a surrogate pair": (put("labels", "1", "\ud800"), "surrogate"),
-    "no path": (put("paths", []), "at least one path"),
-    "a path that is a list": (put("paths", 0, []), "path 0: expected a JSON object"),
-    "two paths of one scheduler": (put("paths", 1, "scheduler", "confidence"), "one per scheduler"),
+    "half a surrogate pair": (put("labels", "1", "\ud800"), "surrogate pair"),
+    "no path": (put("trajectories", []), "trajectories: expected at least one item"),
+    "a trajectory that is a list": (put("trajectories", 0, []), "trajectories, 0: expected a JSON object"),
+    "two paths of one scheduler": (put("trajectories", 1, "scheduler", "confidence"), "one per scheduler"),
     "a position twice": (
-        lambda value: put("paths", 0, "order", 1, value["paths"][0]["order"][0])(value),
+        lambda value: put("trajectories", 0, "order", 1, value["trajectories"][0]["order"][0])(value),
         "each position once",
     ),
-    "a position beyond the board": (put("paths", 0, "order", 0, 16), "from 0 to 15"),
+    "a position beyond the board": (put("trajectories", 0, "order", 0, 16), "from 0 to 15"),
     "a position that was given": (
         lambda value: [
-            put("paths", 0, "order", 0, next(i for i, t in enumerate(value["prompt"]) if t))(value),
-            put("paths", 0, "candidates", None)(value),
+            put("trajectories", 0, "order", 0, next(i for i, t in enumerate(value["prompt"]) if t))(value),
+            put("trajectories", 0, "candidates", None)(value),
         ],
         "expected hidden positions",
     ),
-    "a step that is skipped": (put("paths", 0, "step", 1, 3), "the same or the next step"),
-    "a step that comes late": (put("paths", 0, "step", 0, 1), "expected 0"),
-    "a number that is text": (put("paths", 0, "logp", 0, "0"), "finite number"),
-    "too few numbers": (put("paths", 0, "logp", []), "a number per reveal"),
-    "another first wrong reveal": (put("paths", 0, "first_wrong", 3), "first_wrong"),
-    "another choice beyond the board": (put("paths", 0, "others", "margin", 0, 16), "others, 'margin'"),
+    "a step that is skipped": (put("trajectories", 0, "step", 1, 3), "the same or the next step"),
+    "a step that comes late": (put("trajectories", 0, "step", 0, 1), "expected 0"),
+    "a number that is text": (put("trajectories", 0, "logp", 0, "0"), "logp, 0: expected a number"),
+    "too few numbers": (put("trajectories", 0, "logp", []), "logp: expected a list of"),
+    "another first wrong reveal": (put("trajectories", 0, "first_wrong", 3), "first_wrong"),
+    "another choice beyond the board": (put("trajectories", 0, "others", "margin", 0, 16), "others, 'margin'"),
     "no board": (put("grid", None), "grid: expected a JSON object"),
     "a board of another size": (put("grid", "size", 9), "the shape of a board of 16 cells"),
-    "another kind": (put("kind", "image"), "grid or text"),
-    "not base64": (put("paths", 0, "candidates", "score", "%%"), "base64 of zlib"),
-    "not zlib": (put("paths", 0, "candidates", "score", "AAAA"), "base64 of zlib"),
-    "too many bytes": (put("paths", 0, "candidates", "eligible", packed(bytes(10**6))), "got more"),
-    "too few bytes": (put("paths", 0, "candidates", "eligible", packed(b"\0")), "got fewer"),
+    "another kind": (put("kind", "image"), "kind: expected 'grid' or 'text'"),
+    "not base64": (put("trajectories", 0, "candidates", "score", "%%"), "base64 of zlib"),
+    "not zlib": (put("trajectories", 0, "candidates", "score", "AAAA"), "base64 of zlib"),
+    "too many bytes": (put("trajectories", 0, "candidates", "eligible", packed(bytes(10**6))), "got more"),
+    "too few bytes": (put("trajectories", 0, "candidates", "eligible", packed(b"\0")), "got fewer"),
     "a reveal that was no candidate": (
-        lambda value: put("paths", 0, "candidates", "eligible", packed(bytes(2 * len(value["paths"][0]["order"]))))(
-            value
-        ),
+        lambda value: put(
+            "trajectories", 0, "candidates", "eligible", packed(bytes(2 * len(value["trajectories"][0]["order"])))
+        )(value),
         "score: expected 0 bytes|token: expected 0 bytes",
     ),
-    "too many alternatives": (put("paths", 0, "candidates", "alternatives", 10**9), "alternatives"),
+    "too many alternatives": (put("trajectories", 0, "candidates", "alternatives", 10**9), "alternatives"),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_file_that_is_no_trace_is_refused(name: str, four: dict[str, Any]) -> None:
+def test_invalid_traces_are_refused(name: str, four: dict[str, Any]) -> None:
     change, message = HOSTILE[name]
     value = json.loads(json.dumps(trace_file.as_json(four["traces"][0])))
     change(value)
@@ -316,41 +322,48 @@ def test_a_file_that_is_no_trace_is_refused(name: str, four: dict[str, Any]) -> 
         (b"", "expected JSON"),
         (b"[1]", "expected a trace"),
         (b'{"format": NaN}', "the word NaN"),
-        (b"[" * 100_000, "nested beyond reason"),
+        (b"[" * 100_000, "nested too deeply"),
         (b"\xff\xfe{}", "expected JSON"),
         (b'{"a": ' + b"9" * 5000 + b"}", "digits|expected a trace"),
     ],
 )
-def test_bytes_that_are_no_trace_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_bytes_that_are_not_json_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_bytes(content)
     with pytest.raises(ValueError, match=message) as error:
         trace.read(tmp_path / "bad.json")
     assert "bad.json" in str(error.value)
 
 
-def test_traces_of_one_problem_are_seen_side_by_side(four: dict[str, Any]) -> None:
+def test_merge_traces_of_one_problem(four: dict[str, Any]) -> None:
     denoiser, canvas = four["denoiser"], four["canvas"]
     row = Canvas(canvas.tokens[:1], canvas.target[:1], canvas.region[:1])
     apart = [
         trace.record(denoiser, {name: load_scheduler(name)}, row, trace.about_boards(4, model))[0]
         for name, model in (("confidence", "small"), ("margin", "small"), ("margin", "large"))
     ]
-    assert [path.scheduler for path in viewer.merged(apart[:2])[0].paths] == ["confidence", "margin"]
-    both = viewer.merged([*apart, four["traces"][1]])
+    assert [trajectory.scheduler for trajectory in viewer.merge_traces(apart[:2])[0].trajectories] == [
+        "confidence",
+        "margin",
+    ]
+    both = viewer.merge_traces([*apart, four["traces"][1]])
     assert len(both) == 2 and both[0].denoiser == "small, large"
-    assert [path.scheduler for path in both[0].paths] == ["confidence, small", "margin, small", "margin, large"]
+    assert [trajectory.scheduler for trajectory in both[0].trajectories] == [
+        "confidence, small",
+        "margin, small",
+        "margin, large",
+    ]
     again(both[0])
 
 
-def test_what_a_notebook_shows(four: dict[str, Any]) -> None:
-    path = unmask(four["denoiser"], four["schedulers"]["margin"], four["canvas"].tokens)
-    shown = trace.path_html(path)
+def test_notebook_html(four: dict[str, Any]) -> None:
+    trajectory = unmask(four["denoiser"], four["schedulers"]["margin"], four["canvas"].tokens)
+    shown = trace.trajectory_html(trajectory)
     assert shown.count("<table") == 3 and shown.count("<td") == 48
-    assert shown.count('title="reveal 1"') == 3 and f"{path.denoiser_calls} denoiser calls" in shown
+    assert shown.count('title="reveal 1"') == 3 and f"{trajectory.denoiser_calls} denoiser calls" in shown
     words = unmask(text_denoiser(), load_scheduler("confidence"), torch.tensor([[5, 12, 12]]))
-    assert trace.path_html(words).count("<span") == 3
+    assert trace.trajectory_html(words).count("<span") == 3
     nothing = unmask(text_denoiser(), load_scheduler("confidence"), torch.tensor([[5, 6]]))
-    assert trace.path_html(nothing).count("<span") == 2
+    assert trace.trajectory_html(nothing).count("<span") == 2
     frame = four["traces"][0]._repr_html_()
     assert frame.startswith("<iframe") and "<script" not in frame  # it is inside an attribute, escaped
 
@@ -363,5 +376,5 @@ def test_nothing_to_record(four: dict[str, Any]) -> None:
         trace.record(four["denoiser"], four["schedulers"], four["canvas"], about, alternatives=0)
     with pytest.raises(ValueError, match="at least one trace"):
         viewer.page([])
-    with pytest.raises(ValueError, match="no path of 'other': the trace has confidence"):
-        four["traces"][0].path("other")
+    with pytest.raises(ValueError, match="no trajectory of 'other': the trace has confidence"):
+        four["traces"][0].trajectory("other")

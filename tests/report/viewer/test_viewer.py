@@ -1,4 +1,4 @@
-"""The viewer as people meet it: in a real browser, with a mouse, a keyboard, a phone's width, in the dark, and with bad files."""
+"""The viewer in a browser: stepping, keyboard, a phone's width, both themes, hostile text and damaged files."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def where(page: Any) -> str:
     return page.locator("#where").inner_text()
 
 
-def test_it_opens_where_there_is_something_to_see(opened: Callable, shot: Callable) -> None:
+def test_it_opens_at_the_end_with_a_failing_and_a_solving_trajectory(opened: Callable, shot: Callable) -> None:
     page = opened(viewer.page([board()]))
     assert where(page) == "step 10 of 10"
-    # The order that fails on the left, one that does not on the right.
+    # A failing trajectory on the left, a solving one on the right.
     assert page.locator(".pane[data-side=left] select").input_value() == "0"
     assert "✗ 2 wrong, the first at step 4" in page.locator(".pane[data-side=left] .verdict").inner_text()
     assert "✓ all right" in page.locator(".pane[data-side=right] .verdict").inner_text()
     assert cells(page, "left", ".wrong").count() == 2 and cells(page, "right", ".wrong").count() == 0
-    # Marked by words, not by colour alone; and the panel tells of it.
+    # Marked by words, not by colour alone, and explained in the panel.
     content = cells(page, "left", ".first-wrong").evaluate("cell => getComputedStyle(cell, '::after').content")
     assert "1st ✗" in content
     assert "The first wrong reveal" in page.locator(".pane[data-side=left] .details").inner_text()
@@ -45,19 +45,25 @@ def test_it_opens_where_there_is_something_to_see(opened: Callable, shot: Callab
     shot(page, "board")
 
 
-def test_colours_go_from_blue_through_grey_to_red_and_read_in_both_themes(opened: Callable) -> None:
+def test_colours_and_contrast_in_both_themes(opened: Callable) -> None:
     one = board()
+    ground = "getComputedStyle(document.body).backgroundColor"
     for scheme in ("light", "dark"):
-        page = opened(viewer.page([one]), color_scheme=scheme)
+        page = opened(viewer.page([one]), color_scheme=scheme, reduced_motion="reduce")
+        assert (sum(rgb(page.evaluate(ground))) < 1) == (scheme == "dark")
+        assert page.evaluate("getComputedStyle(document.querySelector('.cell')).transitionDuration") == "0s"
         page.add_style_tag(content="* { transition: none !important; }")
-        order = one.path("confidence").order
+        order = one.trajectory("confidence").order
         found = cells(page, "right").evaluate_all(
             "all => all.map(cell => [getComputedStyle(cell).backgroundColor, getComputedStyle(cell).color])"
         )
         backgrounds, inks = ([rgb(pair[which]) for pair in found] for which in (0, 1))
         first, last = backgrounds[order[0]], backgrounds[order[-1]]
         assert first[2] > first[0] + 0.15 and last[0] > last[2] + 0.15
-        assert all(contrast(ink, ground) >= 4.5 for ink, ground in zip(inks, backgrounds, strict=True))
+        assert all(contrast(ink, behind) >= 4.5 for ink, behind in zip(inks, backgrounds, strict=True))
+        page.click("#theme")
+        assert (sum(rgb(page.evaluate(ground))) < 1) == (scheme != "dark")
+        assert page.locator("#theme").get_attribute("aria-pressed") == str(scheme != "dark").lower()
 
 
 def rgb(text: str) -> list[float]:
@@ -75,9 +81,9 @@ def contrast(a: list[float], b: list[float]) -> float:
     return max(light(a), light(b)) / min(light(a), light(b))
 
 
-def test_stepping_shows_what_was_known_at_each_step(opened: Callable, shot: Callable) -> None:
+def test_stepping_shows_reveals_guesses_and_the_choices_of_others(opened: Callable, shot: Callable) -> None:
     one = board()
-    path, page = one.paths[0], opened(viewer.page([one]))
+    trajectory, page = one.trajectories[0], opened(viewer.page([one]))
     page.click("#first")
     assert where(page) == "step 0 of 10" and cells(page, "left", ".shown").count() == 0
     assert "10 positions are hidden, 10 candidates" in page.locator(".pane[data-side=left] .details").inner_text()
@@ -86,41 +92,34 @@ def test_stepping_shows_what_was_known_at_each_step(opened: Callable, shot: Call
         shown = cells(page, "left").evaluate_all(
             "all => all.flatMap((cell, n) => cell.classList.contains('shown') ? [n] : [])"
         )
-        assert set(shown) == set(path.order[:step])
+        assert set(shown) == set(trajectory.order[:step])
         assert cells(page, "left", ".now").evaluate_all("all => all.length") == 1
-        assert "now" in cells(page, "left").nth(path.order[step - 1]).get_attribute("class")
+        assert "now" in cells(page, "left").nth(trajectory.order[step - 1]).get_attribute("class")
     page.locator("#step").fill("7")
     assert where(page) == "step 7 of 10" and cells(page, "left", ".shown").count() == 7
     # A hidden cell shows the model's best guess and how sure it is of it.
-    hidden = next(place for place in path.order[8:])
+    hidden = next(place for place in trajectory.order[8:])
     assert cells(page, "left").nth(hidden).locator(".guess").inner_text() == str(SOLUTION[hidden])
     shot(page, "board-step-7")
+    # The shape of another scheduler stands where it would have revealed.
+    step = next(s for s in range(10) if trajectory.others["confidence"][s] != trajectory.order[s])
+    page.locator("#step").fill(str(step + 1))
+    row, column = divmod(trajectory.others["confidence"][step], 4)
+    assert "▲" in cells(page, "left").nth(4 * row + column).locator(".marks").inner_text()
+    details = page.locator(".pane[data-side=left] .details").inner_text()
+    assert f"▲ confidence row {row + 1}, column {column + 1}" in details
     page.click("#wrong")
     assert where(page) == "step 4 of 10"
 
 
-def test_what_the_others_would_have_revealed(opened: Callable) -> None:
+def test_hover_and_focus_explain_a_cell(opened: Callable) -> None:
     one = board()
-    path, page = one.paths[0], opened(viewer.page([one]))
-    step = next(s for s in range(10) if path.others["confidence"][s] != path.order[s])
-    page.locator("#step").fill(str(step + 1))
-    marks = cells(page, "left").nth(path.others["confidence"][step]).locator(".marks")
-    assert "▲" in marks.inner_text()
-    row, column = divmod(path.others["confidence"][step], 4)
-    assert (
-        f"▲ confidence row {row + 1}, column {column + 1}"
-        in page.locator(".pane[data-side=left] .details").inner_text()
-    )
-
-
-def test_pointing_and_moving_to_a_cell_tells_the_same(opened: Callable) -> None:
-    one = board()
-    path, page = one.paths[1], opened(viewer.page([one]))
+    trajectory, page = one.trajectories[1], opened(viewer.page([one]))
     page.locator("#step").fill("3")
     details = page.locator(".pane[data-side=right] .details")
-    hidden = path.order[6]
+    hidden = trajectory.order[6]
     cells(page, "right").nth(hidden).hover()
-    candidates = path.candidates
+    candidates = trajectory.candidates
     assert candidates is not None
     place = candidates.at(2).start + int(candidates.eligible[2, :hidden].sum())
     pointed = details.inner_text()
@@ -136,7 +135,7 @@ def test_pointing_and_moving_to_a_cell_tells_the_same(opened: Callable) -> None:
     assert label.startswith(f"row {row + 1}, column {column + 1}: hidden, best guess {SOLUTION[hidden]}")
 
 
-def test_the_keyboard_does_everything(opened: Callable) -> None:
+def test_keyboard(opened: Callable) -> None:
     page = opened(viewer.page([board()]))
     press = page.keyboard.press
     press("Home")
@@ -170,7 +169,7 @@ def test_the_keyboard_does_everything(opened: Callable) -> None:
     assert "Step 9 of 10" in page.locator("#live").inner_text()
 
 
-def test_playing_and_pausing(opened: Callable) -> None:
+def test_play_and_pause(opened: Callable) -> None:
     page = opened(viewer.page([board()]), clock=True)
     label = "document.getElementById('play').getAttribute('aria-label')"
     page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 60)
@@ -188,22 +187,22 @@ def test_playing_and_pausing(opened: Callable) -> None:
     page.clock.run_for(400)
     assert (
         where(page) == "step 8 of 10" and "Step 4" in page.locator("#live").inner_text()
-    )  # it reads out where it stops
+    )  # announced only where it stops
     page.clock.run_for(2000)
     assert where(page) == "step 10 of 10" and page.evaluate(label) == "Play"
     assert "Step 10 of 10" in page.locator("#live").inner_text()
 
 
-def test_any_two_orders_side_by_side_or_one_alone(opened: Callable) -> None:
+def test_choice_of_trajectories_and_problems(opened: Callable) -> None:
     one = board()
-    path = one.paths[1]
-    order = tuple(position for position in path.order if position != 1)
-    bare = replace(path, order=order, step=tuple(range(9)), logp=path.logp[:9], candidates=None, others={})
-    other = replace(one, problem="another", prompt=(1, 2, *one.prompt[2:]), paths=(bare,))
+    trajectory = one.trajectories[1]
+    order = tuple(position for position in trajectory.order if position != 1)
+    bare = replace(trajectory, order=order, step=tuple(range(9)), logp=trajectory.logp[:9], candidates=None, others={})
+    other = replace(one, problem="another", prompt=(1, 2, *one.prompt[2:]), trajectories=(bare,))
     page = opened(viewer.page([one, other]))
     page.select_option(".pane[data-side=left] select", label="random")
     page.select_option(".pane[data-side=right] select", label="left_to_right")
-    # An order that was not shown before is unpacked first.
+    # A trajectory that was not shown before is unpacked first.
     expect(page.locator(".pane[data-side=right] .verdict")).to_contain_text("✗ 2 wrong")
     expect(cells(page, "right", ".wrong")).to_have_count(2)
     expect(cells(page, "left", ".wrong")).to_have_count(0)
@@ -211,7 +210,7 @@ def test_any_two_orders_side_by_side_or_one_alone(opened: Callable) -> None:
     expect(page.locator(".pane[data-side=right]")).to_be_hidden()
     page.get_by_role("button", name="Compare…").click()
     expect(page.locator(".pane[data-side=right]")).to_be_visible()
-    # The other problem: one path, nothing known of its candidates.
+    # The other problem has one trajectory without candidates.
     page.select_option("#problem", label="another")
     expect(page.locator("#where")).to_have_text("step 9 of 9")
     assert page.locator(".pane[data-side=right]").is_hidden()
@@ -219,7 +218,7 @@ def test_any_two_orders_side_by_side_or_one_alone(opened: Callable) -> None:
     assert "9 positions are hidden." in page.locator(".pane[data-side=left] .details").inner_text()
 
 
-def test_a_text_shows_blocks_ends_and_markup_as_text(opened: Callable, shot: Callable) -> None:
+def test_text_with_blocks_end_tokens_and_markup(opened: Callable, shot: Callable) -> None:
     page = opened(viewer.page([words()], title="<b>Title</b> & co"))
     assert page.title() == "<b>Title</b> & co" == page.locator("h1").inner_text()
     assert page.locator(".pane[data-side=left] .block").all_inner_texts() == ["block 1", "block 2"]
@@ -244,7 +243,7 @@ def test_a_text_shows_blocks_ends_and_markup_as_text(opened: Callable, shot: Cal
 
 
 @pytest.mark.parametrize("make", [board, words, lambda: large(96)], ids=["board", "text", "long"])
-def test_a_phone_needs_no_scrolling_sideways(make: Callable, opened: Callable, shot: Callable) -> None:
+def test_no_horizontal_scrolling_on_a_phone(make: Callable, opened: Callable, shot: Callable) -> None:
     one = make()
     page = opened(viewer.page([one]), 360, 740, has_touch=True, is_mobile=True)
     wide = "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)"
@@ -255,47 +254,28 @@ def test_a_phone_needs_no_scrolling_sideways(make: Callable, opened: Callable, s
     shot(page, f"phone-{one.problem.replace(' ', '-')}")
 
 
-def test_dark_by_preference_and_by_choice(opened: Callable, shot: Callable) -> None:
-    ground = "getComputedStyle(document.body).backgroundColor"
-    for scheme in ("light", "dark"):
-        page = opened(viewer.page([board()]), color_scheme=scheme)
-        before = page.evaluate(ground)
-        assert (sum(rgb(before)) < 1) == (scheme == "dark")
-        if scheme == "dark":
-            shot(page, "dark")
-        page.click("#theme")
-        after = page.evaluate(ground)
-        assert (sum(rgb(after)) < 1) == (scheme != "dark")
-        assert page.locator("#theme").get_attribute("aria-pressed") == str(scheme != "dark").lower()
-        page.click("#theme")
-        assert page.evaluate(ground) == before
-
-
-def test_nothing_moves_for_those_who_asked_for_it(opened: Callable) -> None:
-    moves = "getComputedStyle(document.querySelector('.cell')).transitionDuration"
-    assert opened(viewer.page([board()])).evaluate(moves) != "0s"
-    assert opened(viewer.page([board()]), reduced_motion="reduce").evaluate(moves) == "0s"
-
-
-def test_a_page_without_a_trace_says_so(opened: Callable) -> None:
+def test_damaged_traces_in_the_page_are_refused(opened: Callable) -> None:
     good = trace_file.as_json(board())
     for traces, message in (
         ([], "there is no trace in this page"),
         ([{**good, "version": 7}], "version: expected 1, got 7; record the trace again"),
         ([{**good, "prompt": "x"}], "prompt: expected a list"),
-        ([{**good, "paths": [{**good["paths"][0], "order": [0, 0]}]}], "order: expected each position once"),
+        (
+            [{**good, "trajectories": [{**good["trajectories"][0], "order": [0, 0]}]}],
+            "order: expected each position once",
+        ),
         ([None], "expected a trace"),
     ):
-        page = opened(viewer.page_of(traces))
+        page = opened(viewer.page_of_json(traces))
         assert message in page.get_by_role("alert").inner_text()
         assert page.locator(".controls").is_hidden()
     damaged = json.loads(json.dumps(good))
-    damaged["paths"][0]["candidates"]["score"] = damaged["paths"][0]["candidates"]["eligible"]
-    page = opened(viewer.page_of([damaged]))
+    damaged["trajectories"][0]["candidates"]["score"] = damaged["trajectories"][0]["candidates"]["eligible"]
+    page = opened(viewer.page_of_json([damaged]))
     assert "score: expected" in page.get_by_role("alert").inner_text()
 
 
-def test_a_file_can_be_opened_and_a_bad_one_is_refused(opened: Callable, tmp_path: Path) -> None:
+def test_opening_a_trace_file(opened: Callable, tmp_path: Path) -> None:
     page = opened(viewer.page([board()]))
     (tmp_path / "bad.json").write_text("{")
     page.locator("#file").set_input_files(tmp_path / "bad.json")
@@ -309,13 +289,13 @@ def test_a_file_can_be_opened_and_a_bad_one_is_refused(opened: Callable, tmp_pat
     assert page.locator(".pane .token").count() == 48
 
 
-def test_the_browser_unpacks_what_python_packed(opened: Callable) -> None:
+def test_javascript_unpacks_the_candidates_of_python(opened: Callable) -> None:
     one = large(48)
     page = opened(viewer.page([one]))
     found = page.evaluate(
         """async () => {
             const trace = JSON.parse(document.getElementById("traces").textContent).traces[0];
-            const c = await Traces.candidates(trace, trace.paths[0]), out = [];
+            const c = await Traces.candidates(trace, trace.trajectories[0]), out = [];
             for (let s = 0; s < 48; s++) for (let i = 0; i < 48; i++) {
                 const place = c.place(s, i);
                 if (place >= 0) out.push([s, i, c.score(place), c.alternatives(place).map(a => [a.token, a.p])]);
@@ -323,7 +303,7 @@ def test_the_browser_unpacks_what_python_packed(opened: Callable) -> None:
             return out;
         }"""
     )
-    candidates = one.paths[0].candidates
+    candidates = one.trajectories[0].candidates
     assert candidates is not None
     where_to = np.argwhere(candidates.eligible)
     assert len(found) == len(where_to)
@@ -337,8 +317,8 @@ def test_the_browser_unpacks_what_python_packed(opened: Callable) -> None:
         assert [a[1] for a in alternatives[: len(shown)]] == pytest.approx([p for _, p in shown], abs=7e-5)
 
 
-def test_the_largest_answers_open_within_a_second(opened: Callable) -> None:
-    """About a second of the page's own time, twice that where others use the caches: what else the machine does must not matter."""
+def test_a_trace_of_512_tokens_opens_quickly(opened: Callable) -> None:
+    """In CPU time of the page, which does not depend on what else the machine runs."""
     html = viewer.page([large()])
     assert len(html) < 8e6
     page = opened(html)

@@ -18,7 +18,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
@@ -41,7 +40,6 @@ from unmask.generation.generate import Watch, generate
 from unmask.generation.likelihood import Scored, monte_carlo_likelihood, order_likelihood
 from unmask.generation.text_canvas import load_tokenizer
 from unmask.schedulers.loading import load_scheduler
-
 
 
 class UnmaskLM(LM):

@@ -84,8 +84,7 @@ def _check(name: str, shots: int | None, confined: bool) -> None:
         raise ValueError(f"no task {name!r}: expected one of {', '.join(TASKS)}{did_you_mean(name, TASKS)}")
     if name in ("mbpp", "humaneval") and confined and find_missing_protection():
         raise ValueError(
-            f"{name} runs generated code, and this machine cannot confine it: "
-            f"it needs {find_missing_protection()}"
+            f"{name} runs generated code, and this machine cannot confine it: it needs {find_missing_protection()}"
         )
     if shots is not None and shots < 0:
         raise ValueError(f"shots must be at least 0, got {shots}")

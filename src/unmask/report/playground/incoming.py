@@ -1,18 +1,35 @@
-"""What a request must be before anybody acts on it: for this host, from its own page, small, whole, and of the expected types."""
+"""Checks before a request is acted on: for this host, from its own page, small, complete, and of the expected types."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import time
 from email.message import Message
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from pydantic.dataclasses import dataclass
+
+from unmask.report.stored import STRICT, parse, validate
+
+T = TypeVar("T")
 BODY_BYTES = 64 * 1024
 IDLE_SECONDS = 15.0
 JSON = "application/json"
+
+
+@dataclass(frozen=True, config=STRICT)
+class RaceRequest:
+    puzzle: str
+    denoiser: str
+    schedulers: list[str]
+
+
+@dataclass(frozen=True, config=STRICT)
+class RandomRequest:
+    size: int
+    difficulty: str
 
 
 class Refused(Exception):
@@ -31,15 +48,15 @@ def is_loopback(name: str) -> bool:
 def names_server(header: str | None, host: str, port: int) -> bool:
     """Whether a Host header names the server at ``host`` and ``port``.
 
-    A site can have its name point to this machine, and then its pages ask as if they were ours; but the header still holds that
+    A site can have its name point to this machine, and then its pages look like our own; but the header still holds that
     name. Addresses cannot be pointed elsewhere, so a server that is open to others also answers to any of its addresses.
     """
     try:
         parts = urlsplit(f"//{header or ''}")
-        name, asked = parts.hostname or "", parts.port or 80
+        name, named_port = parts.hostname or "", parts.port or 80
     except ValueError:
         return False
-    if asked != port or parts.username is not None or parts.path or parts.query or parts.fragment:
+    if named_port != port or parts.username is not None or parts.path or parts.query or parts.fragment:
         return False
     if name in (host.lower(), "localhost"):
         return True
@@ -47,7 +64,7 @@ def names_server(header: str | None, host: str, port: int) -> bool:
 
 
 def require_own_page(headers: Message) -> None:
-    """Browsers say which page asks. Programs that are none say nothing, and may ask."""
+    """Browsers name the page that sends a request. Other programs send no such headers, and are allowed."""
     origin, site = headers["Origin"], headers["Sec-Fetch-Site"]
     foreign = origin is not None and origin.lower() != f"http://{headers['Host']}".lower()
     if foreign or site not in (None, "same-origin", "none"):
@@ -55,7 +72,7 @@ def require_own_page(headers: Message) -> None:
 
 
 def read_body(headers: Message, stream: Any) -> bytes:
-    """The body, of a stated length within the limit, as long as it comes within the time."""
+    """The body: of a stated length within the limit, and received in time."""
     length = headers["Content-Length"] or ""
     if headers["Transfer-Encoding"] is not None or not (length.isascii() and length.isdecimal()):
         raise Refused(HTTPStatus.LENGTH_REQUIRED, "expected a body with its length")
@@ -71,21 +88,14 @@ def read_body(headers: Message, stream: Any) -> bytes:
     return b"".join(parts)
 
 
-def read_json(headers: Message, body: bytes, fields: dict[str, type]) -> dict[str, Any]:
-    """The fields, each of its type and no other. Pages of other sites cannot send this content type unasked."""
+def read_json(headers: Message, body: bytes, request: type[T]) -> T:
+    """The body as the dataclass ``request``, no more and no fewer fields. Pages of other sites cannot send this content type."""
     if headers.get_content_type() != JSON:
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected {JSON}, got {headers.get_content_type()}")
     try:
-        asked = json.loads(body)
-    except (ValueError, RecursionError):
-        raise Refused(HTTPStatus.BAD_REQUEST, "expected JSON, got something else") from None
-    if not isinstance(asked, dict) or set(asked) != set(fields):
-        raise Refused(HTTPStatus.BAD_REQUEST, f"expected an object with {', '.join(fields)}")
-    for name, kind in fields.items():
-        if type(asked[name]) is not kind:
-            got = type(asked[name]).__name__
-            raise Refused(HTTPStatus.BAD_REQUEST, f"{name}: expected {kind.__name__}, got {got}")
-    return asked
+        return validate(request, parse(body))
+    except ValueError as error:
+        raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
 
 def _is_address(name: str) -> bool:

@@ -1,7 +1,7 @@
 """The playground's page and the policy it is served under: nothing from elsewhere, no script or style but those in the page.
 
 It shares the viewer's style and elements. The policy names each script and style by its hash, so the page is
-the same for everybody.
+the same for every request.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import hashlib
 import re
 from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 
+from unmask.report import templates
 from unmask.report.playground.puzzles import DIFFICULTIES, EXAMPLES
-from unmask.report.playground.race import DENOISERS, MOST_ORDERS, ORDERS
-from unmask.report.viewer import page as viewer
+from unmask.report.playground.race import DENOISERS, MOST_SCHEDULERS, SCHEDULERS
 
-HERE = Path(__file__).parent
 VIEWER_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
@@ -29,17 +27,12 @@ def page() -> str:
     """The whole page, with what can be chosen inside it."""
     choices = {
         "denoisers": [{"name": name, "size": size, "label": label} for name, (size, label) in DENOISERS.items()],
-        "orders": [{"name": name, "label": label} for name, label in ORDERS.items()],
+        "schedulers": [{"name": name, "label": label} for name, label in SCHEDULERS.items()],
         "examples": [asdict(example) for example in EXAMPLES],
         "difficulties": DIFFICULTIES,
-        "mostOrders": MOST_ORDERS,
+        "mostSchedulers": MOST_SCHEDULERS,
     }
-    parts = {
-        "<!--style-->": viewer.part("viewer_style.html") + _part("style.html"),
-        "<!--choices-->": viewer.embedded(choices),
-        "<!--script-->": viewer.part("viewer_elements.html") + _part("board.html") + _part("script.html"),
-    }
-    return viewer.assembled(_part("page.html"), parts)
+    return templates.render("playground/playground.html", choices=choices)
 
 
 @cache
@@ -56,7 +49,3 @@ def policy() -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _part(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Puzzles as they come to the playground: typed, drawn at random, or in a file. What is wrong with one is said in words.
+"""Puzzles of the playground: typed, generated, or from a file. The error of an invalid one says what is wrong with it.
 
 A board is ``[cells]`` digits, row by row, 0 for a blank; the playground has denoisers for 4×4 and 9×9 boards.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,12 +29,12 @@ DIFFICULTIES: dict[int, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Example:
-    """A puzzle that the page offers, with the denoiser and the orders that make it worth a look."""
+    """A puzzle that the page offers, with a denoiser and schedulers that differ on it."""
 
     name: str
     puzzle: str
     denoiser: str
-    orders: tuple[str, ...]
+    schedulers: tuple[str, ...]
 
 
 EXAMPLES = (
@@ -123,35 +124,38 @@ class Rows:
 
 def read_rows(content: bytes) -> Rows:
     """Puzzles of a CSV or text file: in each line, the first field that is a board. Solutions beside them are not read."""
+    found: list[tuple[int, str]] = []
+    skipped, reason = 0, ""
+    for line, fields in _lines(content):
+        boards = [board for field in fields if (board := _line_board(field)) is not None]
+        if boards:
+            found.append((line, format_board(boards[0])))
+        elif line > 1:  # the first line may be a header
+            skipped += 1
+            reason = reason or f"line {line}: {_why_not(fields)}"
+        if len(found) == ROWS_SHOWN:
+            break
+    if not found:
+        why = f" ({reason})" if reason else ""
+        raise ValueError(f"no line of this file holds a puzzle of 81 or 16 characters{why}")
+    return Rows(tuple(found), skipped, reason)
+
+
+def _lines(content: bytes) -> Iterator[tuple[int, list[str]]]:
+    """The lines that hold anything, with their numbers, split at commas."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError("expected a text file in UTF-8, got other bytes") from None
     if "\0" in text:
         raise ValueError("expected a text file, got binary data")
-    found: list[tuple[int, str]] = []
-    skipped, reason = 0, ""
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         for fields in reader:
-            if len(found) == ROWS_SHOWN:
-                break
-            if not any(field.strip() for field in fields):
-                continue
-            boards = [board for field in fields if (board := _line_board(field)) is not None]
-            if boards:
-                found.append((reader.line_num, format_board(boards[0])))
-            elif skipped == 0 and reader.line_num > 1:
-                skipped, reason = 1, f"line {reader.line_num}: {_why_not(fields)}"
-            elif reader.line_num > 1:
-                skipped += 1
+            if any(field.strip() for field in fields):
+                yield reader.line_num, fields
     except csv.Error as error:
         raise ValueError(f"expected comma-separated text, line {reader.line_num} is not: {error}") from None
-    if not found:
-        raise ValueError(
-            f"no line of this file holds a puzzle of 81 or 16 characters{f' ({reason})' if reason else ''}"
-        )
-    return Rows(tuple(found), skipped, reason)
 
 
 def _board(text: str) -> NDArray[np.int8]:
@@ -187,7 +191,7 @@ def _clash(board: NDArray[np.int8], shape: Grid) -> BadPuzzle | None:
 
 
 def _several(board: NDArray[np.int8], first: NDArray[np.int8], shape: Grid) -> BadPuzzle:
-    """Names a cell in which two solutions differ: without it one could not tell which clue is missing."""
+    """The error names a cell in which two solutions differ, so that a clue can be added there."""
     for cell in np.flatnonzero(board == 0):
         for digit in range(1, shape.size + 1):
             if digit == first[cell]:

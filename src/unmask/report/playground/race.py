@@ -1,7 +1,7 @@
 """A race: several schedulers fill the same puzzle with the same denoiser, reveal by reveal, in turn.
 
-Each order decodes in a thread of its own, with ``unmask()`` and nothing else, and hands over one reveal at a time; none gets more
-than two steps ahead of what has been told. What the viewer needs is recorded on the way.
+Each scheduler decodes in its own thread, with ``unmask()``, and passes on one reveal at a time; none gets more than two steps
+ahead of the events that were consumed. The trace for the viewer is recorded on the way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unmask.denoisers.loading import load_denoiser
 from unmask.report.playground.puzzles import Puzzle
 from unmask.report.traces import record as trace
 from unmask.report.traces.record import Trace
-from unmask.report.traces.watch import Watched
+from unmask.report.traces.recording import RecordingScheduler
 from unmask.schedulers.loading import load_scheduler
 
 DENOISERS = {
@@ -32,7 +32,7 @@ DENOISERS = {
     "sudoku-4x4-imperfect": (4, "4×4, imperfect"),
     "sudoku-4x4": (4, "4×4, the best one"),
 }
-ORDERS = {
+SCHEDULERS = {
     "sas": "learned order (SAS)",
     "confidence": "confidence",
     "margin": "margin",
@@ -42,15 +42,15 @@ ORDERS = {
     "random": "random",
     "gt_logp": "oracle: knows the solution",
 }
-MOST_ORDERS = 4
+MOST_SCHEDULERS = 4
 SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Reveal:
-    """The ``nth`` reveal (from 0) of an order: which cell, which digit, the model's probability of it, whether it is right."""
+    """The ``nth`` reveal (from 0) of a scheduler: which cell, which digit, the model's probability of it, whether it is right."""
 
-    order: str
+    scheduler: str
     nth: int
     cell: int
     digit: int
@@ -60,13 +60,13 @@ class Reveal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an order ended. ``first_wrong`` is the reveal, from 0, that was its first mistake."""
+    """How a scheduler ended. ``first_wrong`` is the reveal, from 0, that was its first mistake."""
 
-    order: str
+    scheduler: str
     solved: bool
     wrong: int
     first_wrong: int | None
-    trajectory_logp: float
+    total_logp: float
     denoiser_calls: int
 
 
@@ -85,17 +85,17 @@ class TooSlow(RuntimeError):
     """The race was not over in time."""
 
 
-def check_entry(denoiser: str, orders: tuple[str, ...], size: int) -> None:
+def check_entry(denoiser: str, schedulers: tuple[str, ...], size: int) -> None:
     """Refuse what is not on the lists above: a name from the page is never a path or a hub id."""
     if denoiser not in DENOISERS:
         raise ValueError(f"expected a denoiser among {', '.join(DENOISERS)}, got {denoiser[:60]!r}")
-    unknown = [order for order in orders if order not in ORDERS]
+    unknown = [name for name in schedulers if name not in SCHEDULERS]
     if unknown:
-        raise ValueError(f"expected orders among {', '.join(ORDERS)}, got {unknown[0][:60]!r}")
-    if not 1 <= len(orders) <= MOST_ORDERS:
-        raise ValueError(f"expected 1 to {MOST_ORDERS} orders, got {len(orders)}")
-    if len(set(orders)) < len(orders):
-        raise ValueError("the same order is named twice: choose another one")
+        raise ValueError(f"expected schedulers among {', '.join(SCHEDULERS)}, got {unknown[0][:60]!r}")
+    if not 1 <= len(schedulers) <= MOST_SCHEDULERS:
+        raise ValueError(f"expected 1 to {MOST_SCHEDULERS} schedulers, got {len(schedulers)}")
+    if len(set(schedulers)) < len(schedulers):
+        raise ValueError("the same scheduler is named twice: choose another one")
     if DENOISERS[denoiser][0] != size:
         fits = DENOISERS[denoiser][0]
         raise ValueError(f"{denoiser} fills {fits}×{fits} boards, but the puzzle is {size}×{size}: choose another")
@@ -104,20 +104,21 @@ def check_entry(denoiser: str, orders: tuple[str, ...], size: int) -> None:
 def race(
     puzzle: Puzzle,
     denoiser: str,
-    orders: tuple[str, ...],
+    names: tuple[str, ...],
     *,
     seed: int = 0,
     stop: threading.Event | None = None,
     seconds: float = SECONDS,
 ) -> Iterator[Reveal | Verdict | Finish]:
-    """Run the race and tell it. Closing the iterator, or ``stop``, ends the decodings at their next step."""
-    check_entry(denoiser, orders, puzzle.size)
+    """Run the race and yield its events. Closing the iterator, or ``stop``, ends the decodings at their next step."""
+    check_entry(denoiser, names, puzzle.size)
     model = _denoiser(denoiser)
-    schedulers = {order: _scheduler(order, denoiser) for order in orders}
+    schedulers = {name: _scheduler(name, denoiser) for name in names}
     tokens, target = (torch.from_numpy(board.astype("int64"))[None] for board in (puzzle.board, puzzle.solution))
-    canvas = Canvas(tokens=tokens, target=target, region=torch.ones_like(tokens, dtype=torch.bool))
+    region, seeds = torch.ones_like(tokens, dtype=torch.bool), torch.tensor([seed])
+    canvas = Canvas(tokens, target, region, seeds=seeds)
     over = threading.Event()
-    runners = [_Runner(order, schedulers, model, canvas, seed, over, stop) for order in orders]
+    runners = [_Runner(name, schedulers, model, canvas, over, stop) for name in names]
     deadline = time.monotonic() + seconds
     try:
         for runner in runners:
@@ -125,13 +126,13 @@ def race(
         running = list(runners)
         while running:
             for runner in list(running):
-                told = runner.next(deadline)
-                if isinstance(told, Verdict):
+                event = runner.next(deadline)
+                if isinstance(event, Verdict):
                     running.remove(runner)
-                yield told
-        paths = {runner.name: runner.path for runner in runners}
+                yield event
+        trajectories = {runner.name: runner.trajectory for runner in runners}
         about = trace.about_boards(puzzle.size, denoiser)
-        yield Finish(trace.of(model, paths, canvas, about, problem=puzzle.text))  # pyright: ignore[reportArgumentType]
+        yield Finish(trace.make_trace(model, trajectories, canvas, about, problem=puzzle.text))  # pyright: ignore[reportArgumentType]
     finally:
         over.set()
         for runner in runners:
@@ -149,7 +150,7 @@ def _scheduler(name: str, denoiser: str) -> Scheduler:
 
 
 class _Runner(threading.Thread):
-    """One order's decoding. Its queue holds one reveal: the thread waits until that one has been told."""
+    """The decoding of one scheduler. Its queue holds one event: the thread waits until that one is consumed."""
 
     def __init__(
         self,
@@ -157,54 +158,48 @@ class _Runner(threading.Thread):
         schedulers: Mapping[str, Scheduler],
         denoiser: Denoiser,
         canvas: Canvas,
-        seed: int,
         over: threading.Event,
         stop: threading.Event | None,
     ) -> None:
         super().__init__(name=name, daemon=True)
         # The copy shares the weights; its count of canvases is its own.
-        self.denoiser, self.canvas, self.seed = copy.copy(denoiser), canvas, seed
+        self.denoiser, self.canvas = copy.copy(denoiser), canvas
         self.over, self.stop = over, stop
-        self.watched = Watched(name, schedulers)
-        self.told: queue.Queue[Reveal | Verdict | Exception] = queue.Queue(maxsize=1)
-        self.path: Trajectory | None = None
+        self.scheduler = RecordingScheduler(name, schedulers)
+        self.events: queue.Queue[Reveal | Verdict | Exception] = queue.Queue(maxsize=1)
+        self.trajectory: Trajectory | None = None
         self.nth = 0
 
     def next(self, deadline: float) -> Reveal | Verdict:
-        """What comes next. Raises what the decoding raised, TooSlow at the deadline, Stopped when the server stops."""
+        """The next event. Raises the error of the decoding, TooSlow at the deadline, Stopped when the server stops."""
         while True:
             if self._ended():
                 raise Stopped
             if time.monotonic() > deadline:
                 raise TooSlow("the race took too long and was stopped")
             try:
-                told = self.told.get(timeout=0.1)
+                event = self.events.get(timeout=0.1)
             except queue.Empty:
                 continue
-            if isinstance(told, Exception):
-                raise told
-            return told
+            if isinstance(event, Exception):
+                raise event
+            return event
 
     def run(self) -> None:
         try:
-            path = unmask(
+            trajectory = unmask(
                 self.denoiser,
-                self.watched,
-                Canvas(
-                    self.canvas.tokens,
-                    target=self.canvas.target,
-                    region=self.canvas.region,
-                    seeds=torch.tensor([self.seed]),
-                ),
-                observe=self.watched.observe,
+                self.scheduler,
+                self.canvas,
+                observe=self.scheduler.observe,
                 on_step=self._on_step,
             )
-            self.path = path
-            self._tell(self._verdict(path))
+            self.trajectory = trajectory
+            self._put(self._verdict(trajectory))
         except Stopped:
             return
-        except Exception as error:  # told to whoever listens: a thread has nobody to raise to
-            self._tell_quietly(error)
+        except Exception as error:  # a thread cannot raise to its caller: the consumer of the events raises it
+            self._put_error(error)
 
     def _ended(self) -> bool:
         return self.over.is_set() or (self.stop is not None and self.stop.is_set())
@@ -214,25 +209,27 @@ class _Runner(threading.Thread):
             digit = int(step.tokens[0, cell])
             right = digit == int(self.canvas.truth[0, cell])
             p = float(step.view.confidence[0, cell].exp())
-            self._tell(Reveal(self.name, self.nth, cell, digit, p, right))
+            self._put(Reveal(self.name, self.nth, cell, digit, p, right))
             self.nth += 1
 
-    def _verdict(self, path: Trajectory) -> Verdict:
-        wrong = path.tokens[0] != self.canvas.truth[0]
-        first = next((k for k, cell in enumerate(path.order[0].tolist()) if cell >= 0 and wrong[cell]), None)
+    def _verdict(self, trajectory: Trajectory) -> Verdict:
+        wrong = trajectory.tokens[0] != self.canvas.truth[0]
+        first = next((k for k, cell in enumerate(trajectory.order[0].tolist()) if cell >= 0 and wrong[cell]), None)
         number = int(wrong.sum())
-        return Verdict(self.name, number == 0, number, first, path.total_logp[0].item(), path.denoiser_calls)
+        return Verdict(
+            self.name, number == 0, number, first, trajectory.total_logp[0].item(), trajectory.denoiser_calls
+        )
 
-    def _tell(self, told: Reveal | Verdict | Exception) -> None:
+    def _put(self, event: Reveal | Verdict | Exception) -> None:
         while not self._ended():
             try:
-                return self.told.put(told, timeout=0.1)
+                return self.events.put(event, timeout=0.1)
             except queue.Full:
                 continue
         raise Stopped
 
-    def _tell_quietly(self, error: Exception) -> None:
+    def _put_error(self, error: Exception) -> None:
         try:
-            self._tell(error)
+            self._put(error)
         except Stopped:
             return

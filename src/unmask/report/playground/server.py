@@ -1,14 +1,14 @@
-"""The playground's server: five answers, no files. Built on ``http.server``, for one person on their own machine.
+"""The playground's server: five answers, no files. Built on ``http.server``, for use on one's own machine.
 
 | | |
 |---|---|
 | ``GET /`` | the page |
-| ``POST /race`` | JSON ``{puzzle, denoiser, orders}`` → server-sent events start, reveal, verdict, and end or failed |
+| ``POST /race`` | JSON ``{puzzle, denoiser, schedulers}`` → server-sent events start, reveal, verdict, and end or failed |
 | ``POST /random`` | JSON ``{size, difficulty}`` → ``{puzzle}`` |
 | ``POST /file`` | the text of a file → its first puzzles |
 | ``GET /view/<key>`` | the viewer with a race that was run |
 
-Whoever asks must name this server as the host: a page of another site that has had its name pointed here cannot. A POST must come
+A request must name this server as the host, which a page of another site whose name was pointed here cannot. A POST must come
 from the page itself or from no page at all. Bodies, races, connections and waiting times are limited.
 """
 
@@ -30,6 +30,8 @@ from typing import Any
 from unmask.report.playground.incoming import (
     IDLE_SECONDS,
     JSON,
+    RaceRequest,
+    RandomRequest,
     Refused,
     is_loopback,
     names_server,
@@ -39,7 +41,7 @@ from unmask.report.playground.incoming import (
 )
 from unmask.report.playground.page import VIEWER_POLICY, page, policy
 from unmask.report.playground.puzzles import BadPuzzle, random_puzzle, read_puzzle, read_rows
-from unmask.report.playground.race import MOST_ORDERS, Finish, Stopped, Verdict, check_entry, race
+from unmask.report.playground.race import MOST_SCHEDULERS, Finish, Stopped, Verdict, check_entry, race
 from unmask.report.traces.record import Trace
 from unmask.report.viewer import page as viewer
 
@@ -118,7 +120,7 @@ class Playground(ThreadingHTTPServer):
             self.connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever has left cannot be told anything, and the library does not print."""
+        """A client that has left gets no answer, and the library does not print."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -154,39 +156,40 @@ class Handler(BaseHTTPRequestHandler):
             answers[self.path](read_body(self.headers, self.rfile))
 
     def _race(self, body: bytes) -> None:
-        asked = read_json(self.headers, body, {"puzzle": str, "denoiser": str, "orders": list})
-        orders = tuple(asked["orders"])
-        if len(orders) > MOST_ORDERS or not all(isinstance(order, str) for order in orders):
-            raise Refused(HTTPStatus.BAD_REQUEST, f"expected a list of at most {MOST_ORDERS} names of orders")
-        puzzle = read_puzzle(asked["puzzle"])
-        check_entry(asked["denoiser"], orders, puzzle.size)
+        request = read_json(self.headers, body, RaceRequest)
+        if len(request.schedulers) > MOST_SCHEDULERS:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"expected a list of at most {MOST_SCHEDULERS} schedulers")
+        puzzle, schedulers = read_puzzle(request.puzzle), tuple(request.schedulers)
+        check_entry(request.denoiser, schedulers, puzzle.size)
         if not self.server.races.acquire(blocking=False):
             raise Refused(
                 HTTPStatus.TOO_MANY_REQUESTS, "other races are running: wait until one has ended, then try again"
             )
         try:
             self._head(HTTPStatus.OK, "text/event-stream; charset=utf-8", "default-src 'none'")
-            self._tell("start", {"puzzle": puzzle.text, "size": puzzle.size, "hidden": int((puzzle.board == 0).sum())})
-            told = race(puzzle, asked["denoiser"], orders, stop=self.server.stopping)
-            with contextlib.closing(told):  # pyright: ignore[reportArgumentType]
+            self._send_event(
+                "start", {"puzzle": puzzle.text, "size": puzzle.size, "hidden": int((puzzle.board == 0).sum())}
+            )
+            events = race(puzzle, request.denoiser, schedulers, stop=self.server.stopping)
+            with contextlib.closing(events):  # pyright: ignore[reportArgumentType]
                 try:
-                    for event in told:
+                    for event in events:
                         if isinstance(event, Finish):
-                            self._tell("end", {"view": f"/view/{self.server.keep(event.trace)}"})
+                            self._send_event("end", {"view": f"/view/{self.server.keep(event.trace)}"})
                         else:
-                            self._tell("verdict" if isinstance(event, Verdict) else "reveal", asdict(event))
+                            self._send_event("verdict" if isinstance(event, Verdict) else "reveal", asdict(event))
                 except Stopped:
-                    self._tell("failed", {"error": "the playground was stopped"})
+                    self._send_event("failed", {"error": "the playground was stopped"})
                 except OSError:
-                    raise  # whoever asked has left: closing the iterator ends the race
+                    raise  # the client has left: closing the iterator ends the race
                 except Exception as error:
-                    self._tell("failed", {"error": str(error) or type(error).__name__})
+                    self._send_event("failed", {"error": str(error) or type(error).__name__})
         finally:
             self.server.races.release()
 
     def _random(self, body: bytes) -> None:
-        asked = read_json(self.headers, body, {"size": int, "difficulty": str})
-        self._send_json({"puzzle": random_puzzle(asked["size"], asked["difficulty"], secrets.randbits(31)).text})
+        request = read_json(self.headers, body, RandomRequest)
+        self._send_json({"puzzle": random_puzzle(request.size, request.difficulty, secrets.randbits(31)).text})
 
     def _file(self, body: bytes) -> None:
         rows = read_rows(body)
@@ -215,7 +218,7 @@ class Handler(BaseHTTPRequestHandler):
         except ValueError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
         except OSError:
-            return  # whoever asked has left, or is too slow
+            return  # the client has left, or is too slow
         except Exception as error:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"the playground failed on this: {type(error).__name__}")
 
@@ -257,7 +260,7 @@ class Handler(BaseHTTPRequestHandler):
                     if not self.rfile.read1(65536):  # pyright: ignore[reportAttributeAccessIssue]
                         break
 
-    def _tell(self, event: str, data: dict[str, Any]) -> None:
+    def _send_event(self, event: str, data: dict[str, Any]) -> None:
         self.wfile.write(f"event: {event}\ndata: {json.dumps(data)}\n\n".encode())
 
     def log_message(self, format: str, *args: Any) -> None:

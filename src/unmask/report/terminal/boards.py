@@ -1,7 +1,7 @@
-"""Puzzles in the terminal while they fill, reveal by reveal, orders side by side. ``L`` cells, ``K`` reveals.
+"""Puzzles in the terminal while they fill, reveal by reveal, schedulers side by side. ``L`` cells, ``K`` reveals.
 
-Nothing here prints: ``LiveBoards`` is moved to a reveal and can be rendered by rich, and its ``line`` is a reveal in plain text.
-Without colours everything still reads: ``>`` stands before the newest reveal, ``!`` behind a wrong one, ``·`` is hidden.
+Nothing here prints: ``LiveBoards`` is set to a step and rendered by rich, and its ``line`` is that step in plain text.
+Without colours everything is still readable: ``>`` stands before the newest reveal, ``!`` behind a wrong one, ``·`` is hidden.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEAST_WIDTH = 28  # of a heading
 
 @dataclass(frozen=True)
 class Lane:
-    """One order of a puzzle: ``order[k]`` is revealed k-th, together with whatever shares its ``step``."""
+    """One scheduler on a puzzle: ``order[k]`` is revealed k-th; reveals of the same ``step`` happen together."""
 
     name: str
     answer: Int[np.ndarray, "L"]
@@ -35,12 +35,12 @@ class Lane:
         return self.step[-1] + 1 if self.step else 0
 
     def revealed(self, steps: int) -> int:
-        """How many cells stand there after so many steps."""
+        """How many cells are revealed after so many steps."""
         return sum(step < steps for step in self.step)
 
 
 class LiveBoards:
-    """``steps`` says how far the boards are. ``truth`` is the solution, if it is known."""
+    """``steps`` is how far the boards are. ``truth`` is the solution, if it is known."""
 
     def __init__(self, puzzle: Int[np.ndarray, "L"], truth: Int[np.ndarray, "L"] | None, lanes: Sequence[Lane]) -> None:
         self.puzzle, self.truth, self.lanes = puzzle, truth, tuple(lanes)
@@ -66,16 +66,16 @@ class LiveBoards:
         return columns >= self.width and lines > self.height + 1
 
     def line(self) -> str:
-        """What the latest step revealed, in every order, as one line."""
-        told = []
+        """The latest step of every scheduler, as one line."""
+        parts = []
         for lane in self.lanes:
             cells = [
                 self._cell(lane, cell)
                 for cell, step in zip(lane.order, lane.step, strict=True)
                 if step == self.steps - 1
             ]
-            told.append(f"{lane.name}: {', '.join(cells) or 'done'}")
-        return f"step {self.steps} of {self.last}: {' | '.join(told)}"
+            parts.append(f"{lane.name}: {', '.join(cells) or 'done'}")
+        return f"step {self.steps} of {self.last}: {' | '.join(parts)}"
 
     def _cell(self, lane: Lane, cell: int) -> str:
         row, column = divmod(cell, self.shape.size)
@@ -87,27 +87,32 @@ class LiveBoards:
         return self.truth is not None and bool(lane.answer[cell] != self.truth[cell])
 
     def board(self, lane: Lane) -> Text:
-        """One order as it stands: clues bold, reveals coloured from the first (blue) to the last (red)."""
+        """One lane after ``steps`` steps: clues bold, reveals coloured from the first (blue) to the last (red)."""
         count = lane.revealed(self.steps)
         rank = {cell: k for k, cell in enumerate(lane.order[:count])}
         newest = {cell for cell, step in zip(lane.order, lane.step, strict=True) if step == self.steps - 1}
-        last = max(1, len(lane.order) - 1)
         text = self._heading(lane, count)
-        for row in range(self.shape.size):
-            text.append("\n\n" if row and row % self.shape.box_rows == 0 else "\n")
-            for column in range(self.shape.size):
-                text.append(" " if column and column % self.shape.box_cols == 0 else "")
-                cell = row * self.shape.size + column
-                style = "bold" if self.puzzle[cell] else "dim"
-                digit = str(self.puzzle[cell]) if self.puzzle[cell] else "·"
-                if cell in rank:
-                    style, digit = heat(rank[cell] / last), str(lane.answer[cell])
-                style = f"{style} reverse" if cell in newest else style
-                wrong = cell in rank and self._wrong(lane, cell)
-                text.append(">" if cell in newest else " ", style="bold")
-                text.append(digit, style=style)
-                text.append("!" if wrong else " ", style="bold")
+        for cell in range(len(self.puzzle)):
+            text.append(self._gap(cell))
+            digit, style = self._digit(lane, cell, rank.get(cell))
+            wrong = cell in rank and self._wrong(lane, cell)
+            text.append(">" if cell in newest else " ", style="bold")
+            text.append(digit, style=f"{style} reverse" if cell in newest else style)
+            text.append("!" if wrong else " ", style="bold")
         return text
+
+    def _gap(self, cell: int) -> str:
+        """What stands before a cell: a new line, an empty one between bands, a space between boxes."""
+        row, column = divmod(cell, self.shape.size)
+        if column:
+            return " " if column % self.shape.box_cols == 0 else ""
+        return "\n\n" if row and row % self.shape.box_rows == 0 else "\n"
+
+    def _digit(self, lane: Lane, cell: int, rank: int | None) -> tuple[str, str]:
+        """A cell's character and its style; ``rank`` is its place in the order, once it is revealed."""
+        if rank is not None:
+            return str(lane.answer[cell]), heat(rank / max(1, len(lane.order) - 1))
+        return (str(self.puzzle[cell]), "bold") if self.puzzle[cell] else ("·", "dim")
 
     def _heading(self, lane: Lane, count: int) -> Text:
         wrong = [k for k, cell in enumerate(lane.order[:count]) if self._wrong(lane, cell)]

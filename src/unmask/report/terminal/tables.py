@@ -1,4 +1,4 @@
-"""Tables and boards for the terminal, with rich. Without colours (``NO_COLOR``, a pipe) everything still reads."""
+"""Tables and boards for the terminal, with rich. Without colours (``NO_COLOR``, a pipe) everything is still readable."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.evaluation.evaluate import Report, Row
+from unmask.report import numbers
+from unmask.report.tables import sort_strata
 from unmask.tasks.sudoku.grid import grid_of
-from unmask.tasks.sudoku.techniques import TECHNIQUES
 
 
 def comparison(report: Report) -> Table:
@@ -16,10 +17,10 @@ def comparison(report: Report) -> Table:
     several = len({row.decoding for row in report.rows}) > 1
     title = f"{report.denoiser} on {report.source}, n = {report.n}, 95 % intervals"
     table = Table(title=title, title_justify="left", caption_justify="left")
-    table.add_column("order", no_wrap=True)
+    table.add_column("scheduler", no_wrap=True)
     if several:
         table.add_column("decoding")
-    for name in ("solved %", "cells %", "path NLL", "calls", "ms"):
+    for name in ("solved %", "cells %", "NLL", "calls", "ms"):
         table.add_column(name, justify="right", no_wrap=True)
     versus = next((row.versus for row in report.rows if row.versus), None)
     if versus:
@@ -27,8 +28,8 @@ def comparison(report: Report) -> Table:
     for row in report.rows:
         cells = [row.scheduler] + ([row.decoding] if several else [])
         cells += [
-            percent(row.exact, row.exact_low, row.exact_high),
-            f"{100 * row.cell:.2f}",
+            numbers.percent_interval(row.exact, row.exact_low, row.exact_high),
+            numbers.percent(row.cell, 2),
             "" if row.nll != row.nll else f"{row.nll:.2f}",
             f"{row.denoiser_calls:.1f}",
             f"{1000 * row.seconds / row.n:.0f}",
@@ -40,35 +41,30 @@ def comparison(report: Report) -> Table:
 def strata(report: Report) -> Table:
     """Accuracy by difficulty, the easiest first."""
     several = len({row.decoding for row in report.rows}) > 1
-    known = ("full", *TECHNIQUES)
-    labels = sorted(report.rows[0].strata, key=lambda label: known.index(label) if label in known else len(known))
+    labels = sort_strata(report.rows[0].strata)
     what = "the hardest technique needed" if report.task == "sudoku" else "difficulty"
     table = Table(title=f"solved % by {what}", title_justify="left")
-    table.add_column("order", no_wrap=True)
+    table.add_column("scheduler", no_wrap=True)
     if several:
         table.add_column("decoding")
     for label in labels:
         table.add_column(f"{label} (n = {report.rows[0].strata[label].n})", justify="right")
     for row in report.rows:
         cells = [row.scheduler] + ([row.decoding] if several else [])
-        table.add_row(*cells, *(f"{100 * row.strata[label].exact:.1f}" for label in labels))
+        table.add_row(*cells, *(numbers.percent(row.strata[label].exact) for label in labels))
     return table
-
-
-def percent(value: float, low: float, high: float) -> str:
-    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _against(row: Row) -> str:
     if row.versus is None:
         return ""
     v = row.versus
-    p = f"= {v.p:.2g}" if v.p > 0 else "< 1e-300"
-    return f"{100 * v.difference:+.1f} [{100 * v.low:+.1f}, {100 * v.high:+.1f}], +{v.won} −{v.lost}, p {p}"
+    p = f"= {numbers.p_value(v.p)}" if v.p > 0 else numbers.p_value(v.p)
+    return f"{numbers.points(v.difference, v.low, v.high)}, {numbers.won_lost(v.won, v.lost)}, p {p}"
 
 
 def board(tokens: np.ndarray, rank: np.ndarray, wrong: np.ndarray | None = None) -> Text:
-    """A filled board: clues plain, reveals coloured from the first (blue) to the last (red), a "!" after a wrong one."""
+    """A filled board: clues bold, reveals coloured from the first (blue) to the last (red), a "!" after a wrong one."""
     text = Text()
     last = max(1, int(rank.max()))
     for cell, end in _cells(len(tokens)):
@@ -84,7 +80,7 @@ def board(tokens: np.ndarray, rank: np.ndarray, wrong: np.ndarray | None = None)
 
 
 def ranks(rank: np.ndarray) -> Text:
-    """The same board with the step of each reveal in place of its digit; a dot where a clue stood."""
+    """The same board with the step of each reveal in place of its digit; a dot at clues."""
     text = Text()
     last = max(1, int(rank.max()))
     for cell, end in _cells(len(rank)):
@@ -97,14 +93,14 @@ def ranks(rank: np.ndarray) -> Text:
 
 
 def heat(share: float) -> str:
-    """Blue for the first, red for the last, through grey: told apart by people who do not see red and green alike."""
+    """Blue for the first, grey, red for the last: also distinct for colour-blind readers."""
     blue, grey, red = np.array([60, 120, 230]), np.array([170, 170, 170]), np.array([215, 70, 40])
     mix = blue + (grey - blue) * share * 2 if share < 0.5 else grey + (red - grey) * (share * 2 - 1)
     return "rgb({},{},{})".format(*mix.astype(int))
 
 
 def _cells(count: int):
-    """Each cell with what follows it: a gap between boxes, an empty line between bands."""
+    """Each cell with the text that follows it: a gap between boxes, an empty line between bands."""
     shape = grid_of(count)
     for cell in range(count):
         row, column = divmod(cell, shape.size)

@@ -1,7 +1,7 @@
 """Text while it is being revealed, for the terminal: given text plain, reveals coloured from the first (blue) to the last (red).
 
-``[B, L]`` canvases. Nothing here prints: ``LiveText`` is told of steps and can be rendered by rich at any time, and its ``line``
-is a step in plain text. Without colours (``NO_COLOR``, a pipe) everything still reads: what is hidden is ``▁``.
+``[B, L]`` canvases. Nothing here prints: ``LiveText`` takes steps and can be rendered by rich at any time, and its ``line`` is a
+step in plain text. Without colours (``NO_COLOR``, a pipe) everything is still readable: hidden text is ``▁``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PARTIAL = "�"
 
 
 class Pieces:
-    """Token id → its text inside a sentence, with the space before it, for those who show tokens one by one.
+    """Token id → its text inside a sentence, with the space before it, to show tokens one by one.
 
     Vocabularies mark spaces in their own ways, and decoding a token alone loses its space in some of them: the piece is what the
     token adds behind another one.
@@ -46,7 +46,7 @@ class Pieces:
 class LiveText:
     """The canvases of one decoding. Pass ``on_step`` to it, and render the object, or the rows one by one.
 
-    ``end_ids`` end a row: what stands behind the first of them is not shown. ``prompt`` shows what stands before the region.
+    ``end_ids`` end a row: what follows the first of them is not shown. ``prompt`` shows the text before the region.
     """
 
     def __init__(self, canvas: TextCanvas, pieces: Pieces, end_ids: tuple[int, ...] = (), prompt: bool = True) -> None:
@@ -58,7 +58,7 @@ class LiveText:
         self.steps = 0
 
     def on_step(self, step: Step) -> None:
-        """Take over what a step revealed. Reveals of one step share their place in the order."""
+        """Take over the reveals of a step. Reveals of one step share their place in the order."""
         rows, revealed = step.view.rows.cpu(), step.revealed.cpu()
         self.tokens[rows] = step.tokens.cpu()
         self.hidden[rows] = self.hidden[rows] & ~revealed
@@ -67,7 +67,7 @@ class LiveText:
         self.steps = step.view.step + 1
 
     def finish(self, tokens: Int[Tensor, "B L"]) -> None:
-        """The decoded canvases: what a row left hidden behind its end token is padding now."""
+        """Take over the decoded canvases: positions left hidden after an end token are padding now."""
         self.tokens, self.hidden = tokens.cpu(), torch.zeros_like(self.hidden)
 
     @property
@@ -75,7 +75,7 @@ class LiveText:
         return int((self.rank >= 0).sum())
 
     def row(self, row: int) -> Text:
-        """One canvas as it stands. Colours span what is hidden at first; when nothing is left, what was revealed."""
+        """One canvas as it stands. Colours span the hidden positions; at the end, the revealed ones."""
         tokens, hidden, rank, masked, real = (
             x[row].tolist() for x in (self.tokens, self.hidden, self.rank, self.masked, self.canvas.attention)
         )

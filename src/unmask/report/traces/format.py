@@ -1,4 +1,4 @@
-"""The file behind the viewer: one problem, decoded in one or several orders, as versioned JSON (docs/trace.md).
+"""The file behind the viewer: one problem, decoded by one or several schedulers, as versioned JSON (docs/trace.md).
 
 ``L`` positions, ``S`` steps, ``N`` candidates of all steps together, ``A`` tokens kept per candidate. Candidates lie flat, in the
 order of (step, position): the ``S × L`` bits of ``eligible`` say which they are. What grows with ``S × L`` is packed: little-endian
@@ -48,10 +48,10 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class TracedPath:
-    """One order: ``order[k]`` is revealed k-th, at ``step[k]``, with log-probability ``logp[k]``.
+class TracedTrajectory:
+    """The decoding by one scheduler: ``order[k]`` is revealed k-th, at ``step[k]``, with log-probability ``logp[k]``.
 
-    ``others`` says, for each step, which position another scheduler scores best in the same state.
+    ``others`` has, for each step, the position that another scheduler scores best in the same state.
     """
 
     scheduler: str
@@ -71,7 +71,7 @@ class TracedPath:
 
 @dataclass(frozen=True)
 class Trace:
-    """A problem and its paths. ``prompt`` has ``mask_id`` where something was hidden; ``block`` is −1 outside the region."""
+    """A problem and its trajectories. ``prompt`` has ``mask_id`` where something was hidden; ``block`` is −1 outside the region."""
 
     task: str
     problem: str
@@ -84,33 +84,35 @@ class Trace:
     end_ids: tuple[int, ...]
     block: tuple[int, ...]
     labels: Mapping[int, str]
-    paths: tuple[TracedPath, ...]
+    trajectories: tuple[TracedTrajectory, ...]
 
     @property
     def kind(self) -> str:
         return "text" if self.grid is None else "grid"
 
-    def path(self, scheduler: str) -> TracedPath:
-        for path in self.paths:
-            if path.scheduler == scheduler:
-                return path
-        raise ValueError(f"no path of {scheduler!r}: the trace has {', '.join(p.scheduler for p in self.paths)}")
+    def trajectory(self, scheduler: str) -> TracedTrajectory:
+        for trajectory in self.trajectories:
+            if trajectory.scheduler == scheduler:
+                return trajectory
+        raise ValueError(
+            f"no trajectory of {scheduler!r}: the trace has {', '.join(p.scheduler for p in self.trajectories)}"
+        )
 
-    def wrong(self, path: TracedPath) -> NDArray[np.bool_]:
+    def wrong(self, trajectory: TracedTrajectory) -> NDArray[np.bool_]:
         """``[L]`` where a reveal differs from the target; nowhere if that is unknown."""
         wrong = np.zeros(len(self.prompt), bool)
         if self.target is not None:
-            where = list(path.order)
-            wrong[where] = np.array(path.tokens)[where] != np.array(self.target)[where]
+            where = list(trajectory.order)
+            wrong[where] = np.array(trajectory.tokens)[where] != np.array(self.target)[where]
         return wrong
 
-    def first_wrong(self, path: TracedPath) -> int | None:
+    def first_wrong(self, trajectory: TracedTrajectory) -> int | None:
         """The place in the order of the first reveal that differs from the target."""
-        wrong = self.wrong(path)
-        return next((k for k, position in enumerate(path.order) if wrong[position]), None)
+        wrong = self.wrong(trajectory)
+        return next((k for k, position in enumerate(trajectory.order) if wrong[position]), None)
 
-    def solved(self, path: TracedPath) -> bool | None:
-        return None if self.target is None else path.tokens == self.target
+    def solved(self, trajectory: TracedTrajectory) -> bool | None:
+        return None if self.target is None else trajectory.tokens == self.target
 
 
 def write(trace: Trace, path: str | Path) -> None:
@@ -119,44 +121,31 @@ def write(trace: Trace, path: str | Path) -> None:
 
 
 def as_json(trace: Trace) -> dict[str, Any]:
-    """What ``write`` writes and the viewer embeds."""
-    shape = trace.grid
+    """The content of the file, which the viewer embeds as it is."""
     return {
         "format": FORMAT,
         "version": VERSION,
         "kind": trace.kind,
-        "task": trace.task,
-        "problem": trace.problem,
-        "denoiser": trace.denoiser,
-        "decoding": trace.decoding,
-        "grid": shape and {"size": shape.size, "box_rows": shape.box_rows, "box_cols": shape.box_cols},
-        "prompt": list(trace.prompt),
-        "target": None if trace.target is None else list(trace.target),
-        "mask_id": trace.mask_id,
-        "end_ids": list(trace.end_ids),
-        "block": list(trace.block),
+        **vars(trace),
+        "grid": trace.grid and {name: getattr(trace.grid, name) for name in ("size", "box_rows", "box_cols")},
         "labels": {str(token): trace.labels[token] for token in sorted(trace.labels)},
-        "paths": [_path_json(trace, path) for path in trace.paths],
+        "trajectories": [_trajectory_json(trace, trajectory) for trajectory in trace.trajectories],
     }
 
 
-def _path_json(trace: Trace, path: TracedPath) -> dict[str, Any]:
-    c = path.candidates
+def _trajectory_json(trace: Trace, trajectory: TracedTrajectory) -> dict[str, Any]:
+    c = trajectory.candidates
     return {
-        "scheduler": path.scheduler,
-        "tokens": list(path.tokens),
-        "order": list(path.order),
-        "step": list(path.step),
-        "logp": [round(value, 6) for value in path.logp],
-        "total_logp": round(path.total_logp, 6),
-        "denoiser_calls": path.denoiser_calls,
-        "first_wrong": trace.first_wrong(path),
-        "others": {name: list(positions) for name, positions in path.others.items()},
+        **vars(trajectory),
+        "logp": [round(value, 6) for value in trajectory.logp],
+        "total_logp": round(trajectory.total_logp, 6),
+        "first_wrong": trace.first_wrong(trajectory),
+        "others": dict(trajectory.others),
         "candidates": c
         and {
             "alternatives": c.token.shape[1],
             "eligible": _pack(np.packbits(c.eligible, axis=1, bitorder="little")),
-            "score": _pack(_rounded(c.score)),
+            "score": _pack(_round_mantissa(c.score)),
             "token": _pack(np.searchsorted(sorted(trace.labels), c.token).astype(index_type(len(trace.labels)))),
             "probability": _pack(probability_code(c.probability)),
             "truth": None if c.truth is None else _pack(probability_code(c.truth)),
@@ -178,7 +167,7 @@ def probability_of(code: UInt16[np.ndarray, "..."]) -> NDArray[np.float64]:
     return np.where(code == 0, 0.0, np.where(code == LEVELS + 2, 1.0, p))
 
 
-def _rounded(score: Float[np.ndarray, "N"]) -> NDArray[np.float32]:
+def _round_mantissa(score: Float[np.ndarray, "N"]) -> NDArray[np.float32]:
     """float32 with 12 bits of mantissa: the zeros behind them compress."""
     bits = np.ascontiguousarray(score, "<f4").view("<u4").astype(np.uint64)
     return ((bits + 0x400) & 0xFFFFF800).astype("<u4").view("<f4")

@@ -1,7 +1,7 @@
-"""Traces: a decoding with everything a viewer shows, recorded while it happens.
+"""Traces: a decoding with everything that the viewer shows, recorded while it happens.
 
 ``record`` decodes canvases once per scheduler; what the other schedulers would have chosen, and the alternatives of every
-candidate, are observed in the states that the loop visits anyway. ``of`` makes a trace of paths that exist already.
+candidate, are observed in the states that the loop visits anyway. ``make_trace`` makes a trace of existing trajectories.
 ``B`` canvases, ``b`` live ones, ``L`` positions, ``S`` states, ``A`` tokens kept per candidate, ``O`` schedulers.
 """
 
@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Trajectory
+from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, States, Trajectory
 from unmask.report.terminal import tables as terminal
-from unmask.report.traces.format import Candidates, Trace, TracedPath, write
+from unmask.report.traces.format import Candidates, Trace, TracedTrajectory, write
 from unmask.report.traces.reading import read
-from unmask.report.traces.watch import ALTERNATIVES, Watched
+from unmask.report.traces.recording import ALTERNATIVES, RecordingScheduler
 from unmask.report.viewer import page as viewer
 from unmask.tasks.sudoku.grid import BOXES, Grid, grid
 
@@ -31,14 +30,14 @@ __all__ = [
     "About",
     "Candidates",
     "Trace",
-    "TracedPath",
+    "TracedTrajectory",
     "about_boards",
     "html",
-    "of",
-    "path_html",
+    "make_trace",
     "read",
     "record",
-    "watched_path",
+    "record_trajectory",
+    "trajectory_html",
     "write",
 ]
 
@@ -47,7 +46,7 @@ LEAST_LOGP = -1e4  # JSON has no −inf
 
 @dataclass(frozen=True)
 class About:
-    """What the tensors do not say: names, the text of each token, and the shape of a board (None: text)."""
+    """What the tensors do not hold: names, the text of each token, and the shape of a board (None: text)."""
 
     task: str = "text"
     denoiser: str = "denoiser"
@@ -69,13 +68,11 @@ def record(
     decoding: Decoding = Decoding(),  # noqa: B008
     *,
     problems: Sequence[str] | None = None,
-    seeds: Int[Tensor, "B"] | None = None,
     alternatives: int = ALTERNATIVES,
-    truth: bool = True,
 ) -> list[Trace]:
-    """Decode every row of ``canvas`` with every scheduler; a trace per row.
+    """Decode every row of ``canvas`` with every scheduler; a trace per row, named by ``problems``.
 
-    ``problems`` name the rows. With ``truth=False`` the canvas's target is not the truth, and the traces have none.
+    Without a target in the canvas nothing is marked as wrong.
     """
     if not schedulers:
         raise ValueError("there is nothing to record: name at least one scheduler")
@@ -83,59 +80,76 @@ def record(
         raise ValueError(f"alternatives must be at least 1, the token that is revealed, got {alternatives}")
     traces = []
     for row in range(len(canvas.tokens)):
-        # One row at a time: then the denoiser's own count is this row's, whatever the scheduler asks of it.
+        # One row at a time, so that the denoiser's count of calls is that of this row.
         one = canvas.rows(slice(row, row + 1))
-        seed = None if seeds is None else seeds[row : row + 1]
-        paths = {
-            name: watched_path(denoiser, name, schedulers, one, decoding, seed, alternatives, truth)
-            for name in schedulers
+        trajectories = {
+            name: record_trajectory(denoiser, name, schedulers, one, decoding, alternatives) for name in schedulers
         }
         problem = problems[row] if problems else f"problem {row + 1}"
-        traces.append(of(denoiser, paths, one, about, decoding, problem=problem, truth=truth))
+        traces.append(make_trace(denoiser, trajectories, one, about, decoding, problem=problem))
     return traces
 
 
-def of(
+def record_trajectory(
     denoiser: Denoiser,
-    paths: Mapping[str, Trajectory],
+    name: str,
+    schedulers: Mapping[str, Scheduler],
+    canvas: Canvas,
+    decoding: Decoding = Decoding(),  # noqa: B008
+    alternatives: int = ALTERNATIVES,
+) -> Trajectory:
+    """The trajectory of one of ``schedulers``, with what the others would have revealed in its states, for :func:`make_trace`.
+
+    Denoiser calls of the other schedulers are not charged to it.
+    """
+    scheduler = RecordingScheduler(name, schedulers, alternatives)
+    trajectory = unmask(denoiser, scheduler, canvas, decoding, observe=scheduler.observe)
+    return replace(trajectory, denoiser_calls=trajectory.denoiser_calls - scheduler.foreign_calls)
+
+
+def make_trace(
+    denoiser: Denoiser,
+    trajectories: Mapping[str, Trajectory],
     canvas: Canvas,
     about: About,
     decoding: Decoding = Decoding(),  # noqa: B008
     *,
     row: int = 0,
     problem: str = "",
-    truth: bool = True,
 ) -> Trace:
-    """The trace of one row of paths that were decoded from ``canvas``, a path per scheduler.
+    """The trace of one row of trajectories that were decoded from ``canvas``, one per scheduler.
 
-    Paths without states have an order and nothing more; those of ``record`` carry alternatives and the other schedulers. The
-    denoiser calls are the path's: of a batch, those of all its rows.
+    Trajectories without states have an order and nothing more; those of ``record`` carry alternatives and the choices of the other
+    schedulers. The denoiser calls are the trajectory's: of a batch, those of all its rows.
     """
-    canvas, paths = canvas.to("cpu"), {name: _on_cpu(path) for name, path in paths.items()}
+    canvas, trajectories = canvas.to("cpu"), {name: _to_cpu(one) for name, one in trajectories.items()}
     real = torch.ones_like(canvas.tokens[row]).bool() if canvas.attention is None else canvas.attention[row]
-    prompt, target = canvas.tokens[row][real], canvas.truth[row][real]
-    traced = tuple(_traced(name, path, paths, row, real, truth) for name, path in paths.items())
-    ids = {denoiser.mask_id, *denoiser.end_ids, *prompt.tolist(), *(target.tolist() if truth else [])}
-    for path in traced:
-        ids |= {*path.tokens, *(np.unique(path.candidates.token).tolist() if path.candidates else [])}
+    prompt = tuple(canvas.tokens[row][real].tolist())
+    target = None if canvas.target is None else tuple(canvas.target[row][real].tolist())
+    traced = tuple(_trace_row(name, trajectories, row, real, target is not None) for name in trajectories)
+    ids = {denoiser.mask_id, *denoiser.end_ids, *prompt, *(target or ())}
+    for trajectory in traced:
+        ids |= {*trajectory.tokens}
+        if trajectory.candidates is not None:
+            ids |= {*np.unique(trajectory.candidates.token).tolist()}
     return Trace(
         task=about.task,
         problem=problem or f"problem {row + 1}",
         denoiser=about.denoiser,
         decoding=about.decoding or decoding_name(decoding),
         grid=about.grid,
-        prompt=tuple(prompt.tolist()),
-        target=tuple(target.tolist()) if truth else None,
+        prompt=prompt,
+        target=target,
         mask_id=denoiser.mask_id,
         end_ids=tuple(denoiser.end_ids),
         block=_blocks(denoiser, canvas, decoding, row, real),
         labels={token: about.labels(token) for token in sorted(ids)},
-        paths=traced,
+        trajectories=traced,
     )
 
 
 def decoding_name(decoding: Decoding, pace: str = "top") -> str:
-    """In words, as far as the decoding's numbers say, and the name of its pace."""
+    """``blocks of 8, 4 steps, threshold``."""
     parts = [f"blocks of {decoding.block}"] if decoding.block else []
     parts += [f"{decoding.steps} steps"] if decoding.steps else []
     return ", ".join([*(parts or ["any order"]), *([pace] if pace != "top" else [])])
@@ -148,14 +162,15 @@ def html(traces: Trace | Sequence[Trace], height: int = 760) -> str:
     return f'<iframe title="The order of thought" style="{style}" srcdoc="{escape(page)}"></iframe>'
 
 
-def path_html(path: Trajectory, rows: int = 4) -> str:
-    """The first rows of a path, coloured from the first reveal (blue) to the last (red): what a notebook shows of it."""
-    drawn = [
-        _row_html(path.tokens[row].tolist(), path.rank[row].tolist()) for row in range(min(rows, len(path.tokens)))
+def trajectory_html(trajectory: Trajectory, rows: int = 4) -> str:
+    """The first rows of a trajectory for a notebook, coloured from the first reveal (blue) to the last (red)."""
+    parts = [
+        _row_html(trajectory.tokens[row].tolist(), trajectory.rank[row].tolist())
+        for row in range(min(rows, len(trajectory.tokens)))
     ]
-    many = f"{len(path.tokens)} canvases, " if len(path.tokens) != 1 else ""
-    note = f"{many}{path.steps} steps, {path.denoiser_calls} denoiser calls; blue first, red last"
-    body = "".join(f'<div style="margin:0 1.5em 1em 0">{part}</div>' for part in drawn)
+    many = f"{len(trajectory.tokens)} canvases, " if len(trajectory.tokens) != 1 else ""
+    note = f"{many}{trajectory.steps} steps, {trajectory.denoiser_calls} denoiser calls; blue first, red last"
+    body = "".join(f'<div style="margin:0 1.5em 1em 0">{part}</div>' for part in parts)
     return f'<div style="display:flex;flex-wrap:wrap">{body}</div><div>{escape(note)}</div>'
 
 
@@ -182,71 +197,60 @@ def _row_html(tokens: list[int], rank: list[int]) -> str:
     return f'<table style="border-collapse:collapse;border:2px solid #888">{"".join(lines)}</table>'
 
 
-def watched_path(
-    denoiser: Denoiser,
-    name: str,
-    schedulers: Mapping[str, Scheduler],
-    canvas: Canvas,
-    decoding: Decoding = Decoding(),  # noqa: B008
-    seeds: Int[Tensor, "B"] | None = None,
-    alternatives: int = ALTERNATIVES,
-    truth: bool = True,
-) -> Trajectory:
-    """The path of one of ``schedulers``, with what the others would have done in its states: what :func:`of` makes a trace of.
-
-    Its calls are its own: what the other schedulers asked of the denoiser is not charged to it.
-    """
-    watched = Watched(name, schedulers, alternatives)
-    shown = canvas.seeded(seeds) if truth else canvas.seeded(seeds).without_target()
-    path = unmask(denoiser, watched, shown, decoding, observe=watched.observe)
-    return replace(path, denoiser_calls=path.denoiser_calls - watched.foreign_calls)
-
-
-def _on_cpu(path: Trajectory) -> Trajectory:
-    def moved(value: Any) -> Any:
+def _to_cpu(trajectory: Trajectory) -> Trajectory:
+    def move(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: moved(item) for key, item in value.items()}
+            return {key: move(item) for key, item in value.items()}
         return value.cpu() if isinstance(value, Tensor) else value
 
-    states = None if path.states is None else replace(path.states, **moved(vars(path.states)))
-    return replace(path, **{**moved(vars(path)), "states": states})
+    states = None if trajectory.states is None else replace(trajectory.states, **move(vars(trajectory.states)))
+    return replace(trajectory, **{**move(vars(trajectory)), "states": states})
 
 
-def _traced(
-    name: str, path: Trajectory, paths: Mapping[str, Trajectory], row: int, real: Tensor, truth: bool
-) -> TracedPath:
+def _trace_row(
+    name: str, trajectories: Mapping[str, Trajectory], row: int, real: Tensor, has_truth: bool
+) -> TracedTrajectory:
+    """One row of a trajectory without its padding: ``real`` is ``[L]``."""
+    trajectory = trajectories[name]
     place = real.long().cumsum(0) - 1
-    taken = path.order[row] >= 0
-    found, others = None, {}
-    if path.states is not None:
-        states = path.states
-        mine = states.row == row
-        eligible = states.eligible[mine][:, real]
-        seen = states.observed
-        if "choice" in seen:
-            choice = place[seen["choice"][mine]].T.tolist()
-            others = {other: tuple(choice[o]) for o, other in enumerate(paths) if other != name}
-            token, logp = (seen[key][mine][:, real][eligible] for key in ("token", "logp"))
-        else:
-            token, logp = (x[mine][:, real][eligible][:, None] for x in (states.best, states.confidence))
-        known = truth and states.target_logp is not None
-        found = Candidates(
-            eligible=eligible.numpy(),
-            score=states.scores[mine][:, real][eligible].numpy(),
-            token=token.numpy(),
-            probability=logp.exp().numpy(),
-            truth=states.target_logp[mine][:, real][eligible].exp().numpy() if known else None,  # pyright: ignore
-        )
-    return TracedPath(
+    taken = trajectory.order[row] >= 0
+    candidates, others = None, {}
+    if trajectory.states is not None:
+        candidates = _candidates(trajectory.states, row, real, has_truth)
+        choice = trajectory.states.observed.get("choice")
+        if choice is not None:
+            columns = place[choice[trajectory.states.row == row]].T.tolist()
+            others = {other: tuple(columns[o]) for o, other in enumerate(trajectories) if other != name}
+    return TracedTrajectory(
         scheduler=name,
-        tokens=tuple(path.tokens[row][real].tolist()),
-        order=tuple(place[path.order[row][taken]].tolist()),
-        step=tuple(path.step[row][taken].tolist()),
-        logp=tuple(path.logp[row][taken].clamp(min=LEAST_LOGP).tolist()),
-        total_logp=max(LEAST_LOGP, path.total_logp[row].item()),
-        denoiser_calls=path.denoiser_calls,
-        candidates=found,
+        tokens=tuple(trajectory.tokens[row][real].tolist()),
+        order=tuple(place[trajectory.order[row][taken]].tolist()),
+        step=tuple(trajectory.step[row][taken].tolist()),
+        logp=tuple(trajectory.logp[row][taken].clamp(min=LEAST_LOGP).tolist()),
+        total_logp=max(LEAST_LOGP, trajectory.total_logp[row].item()),
+        denoiser_calls=trajectory.denoiser_calls,
+        candidates=candidates,
         others=others,
+    )
+
+
+def _candidates(states: States, row: int, real: Tensor, has_truth: bool) -> Candidates:
+    """What could have been revealed in each state of the row: the observed alternatives, or else the best token alone."""
+    mine = states.row == row
+    eligible = states.eligible[mine][:, real]
+    if "token" in states.observed:
+        token, logp = (states.observed[key][mine][:, real][eligible] for key in ("token", "logp"))
+    else:
+        token, logp = (x[mine][:, real][eligible][:, None] for x in (states.best, states.confidence))
+    truth = None
+    if has_truth and states.target_logp is not None:
+        truth = states.target_logp[mine][:, real][eligible].exp().numpy()
+    return Candidates(
+        eligible=eligible.numpy(),
+        score=states.scores[mine][:, real][eligible].numpy(),
+        token=token.numpy(),
+        probability=logp.exp().numpy(),
+        truth=truth,
     )
 
 
@@ -261,5 +265,5 @@ def _blocks(denoiser: Denoiser, canvas: Canvas, decoding: Decoding, row: int, re
     return tuple(torch.where(region, index // (decoding.block or len(index)), -1)[real].tolist())
 
 
-# A notebook shows a trace in its viewer. Here, because the viewer reads traces and cannot be known to them.
+# A notebook shows a trace in its viewer. Set here, since the viewer imports the format of traces.
 Trace._repr_html_ = html  # pyright: ignore[reportAttributeAccessIssue]

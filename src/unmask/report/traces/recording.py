@@ -1,4 +1,4 @@
-"""What a viewer will want to know of a decoding, kept while it happens. ``b`` live canvases, ``L`` positions."""
+"""Observations of a decoding for the viewer. ``b`` live canvases, ``L`` positions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ALTERNATIVES = 4
 """Tokens kept of each candidate's distribution."""
 
 
-class Watched:
-    """One scheduler decides, the others are asked what they would have done. Each sees what it would see by itself."""
+class RecordingScheduler:
+    """One scheduler decides; the others score the same states. Each sees what it would see by itself."""
 
     def __init__(self, name: str, schedulers: Mapping[str, Scheduler], alternatives: int = ALTERNATIVES) -> None:
         self.name, self.schedulers, self.alternatives = name, schedulers, alternatives
@@ -28,13 +28,13 @@ class Watched:
         self.foreign_calls = 0
 
     def __call__(self, view: View) -> Float[Tensor, "b L"]:
-        return self._ask(self.name, view)
+        return self._score(self.name, view)
 
     def observe(self, view: View) -> dict[str, Tensor]:
-        """``choice[:, o]`` is what the o-th scheduler scores best; and the first tokens of each priced position."""
+        """``choice[:, o]`` is the position that the o-th scheduler scores best; also the likeliest tokens of each position."""
         choices, before = [], view.denoiser.forwarded
         for name in self.schedulers:
-            scores = view.eligible.float() if name == self.name else self._ask(name, view).float()
+            scores = view.eligible.float() if name == self.name else self._score(name, view).float()
             scores = scores.clamp(min=-1e30).masked_fill(~view.eligible, -torch.inf)
             choices.append(scores.sort(dim=1, descending=True, stable=True).indices[:, 0])
         self.foreign_calls += view.denoiser.forwarded - before
@@ -48,7 +48,7 @@ class Watched:
             "choice": torch.stack(choices, dim=1),
         }
 
-    def _ask(self, name: str, view: View) -> Float[Tensor, "b L"]:
+    def _score(self, name: str, view: View) -> Float[Tensor, "b L"]:
         scheduler = self.schedulers[name]
         at, prices = view.at, view.prices
         if self.prices_all and not prices_all(scheduler):
