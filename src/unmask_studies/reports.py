@@ -15,7 +15,7 @@ from unmask.decoding.protocols import Scheduler, Task
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import EvaluationOptions, Report, Row, Versus, evaluate
 from unmask.evaluation.statistics import Interval, compare, paired_bootstrap
-from unmask.report.gather import report_of
+from unmask.report.gather import report_from_json
 from unmask.report.tables import is_oracle
 from unmask.runs.jsonable import to_jsonable
 from unmask.tasks.sudoku.task import SudokuTask
@@ -64,7 +64,7 @@ def require_fit(model: Any, denoiser: str, problems: SudokuTask) -> None:
 
 def join_reports(results: Sequence[Any], baseline: str) -> Report:
     """Evaluations of one row each, on the same problems, as one report; every row is compared with the baseline's, paired."""
-    reports = [report_of(result) for result in results]
+    reports = [report_from_json(result) for result in results]
     first = reports[0]
     for report in reports:
         if (report.n, report.source, report.seed) != (first.n, first.source, first.seed):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from unmask.training.cost.shapes import LLADA_8B
+from unmask.training.cost.flops import LLADA_8B
 
 from unmask.cli import main as cli
 from unmask.denoisers.loading import load_denoiser

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from unmask.training.cost.shapes import LLADA_8B, TEXT_POLICY
+from unmask.training.cost.flops import LLADA_8B, TEXT_POLICY
 
 from unmask.decoding.loop import look
 from unmask.decoding.options import Decoding

@@ -19,7 +19,7 @@ from unmask.decoding.paces import load_pace
 from unmask.evaluation.evaluate import Report
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report import figures
-from unmask.report.gather import report_of
+from unmask.report.gather import report_from_json
 from unmask.report.numbers import percent_interval
 from unmask.runs.presets import list_presets
 from unmask.schedulers.loading import load_scheduler
@@ -145,7 +145,7 @@ class Ablation:
 
     @classmethod
     def join(cls, name: str, preset: str, results: Sequence[Any]) -> Ablation:
-        reports = [report_of(result["report"]) for result in results]
+        reports = [report_from_json(result["report"]) for result in results]
         histories = [result["history"] for result in results if "history" in result]
         calls = [history["calls"] for history in histories if history["calls"] is not None]
         return cls(

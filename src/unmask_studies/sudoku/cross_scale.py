@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.report import figures, paper_numbers
+from unmask.report import figures
+from unmask_studies import paper_numbers
 from unmask.schedulers.loading import load_scheduler
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, join_reports
 from unmask_studies.sets import Sets

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from unmask.report import figures, paper_numbers
-from unmask.report.gather import report_of
+from unmask.report import figures
+from unmask_studies import paper_numbers
+from unmask.report.gather import report_from_json
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
@@ -90,8 +91,8 @@ class SecondStageStudy(GridStudy):
             ends = [results[along, TUNE][end] for end in ("before", "after")]
             for used in self._used(along):
                 start = "sas" if used == SECOND_ROUND else used
-                before = report_of(results[BEFORE, start]).rows[0]
-                after = report_of(results[along, used]).rows[0]
+                before = report_from_json(results[BEFORE, start]).rows[0]
+                after = report_from_json(results[along, used]).rows[0]
                 after = replace(after, versus=versus(after, before))
                 own = used == along
                 paper = paper_numbers.SECOND_STAGE.get(along) if own else None
@@ -111,7 +112,7 @@ class SecondStageStudy(GridStudy):
                 better = after.versus is not None and after.versus.low > 0
                 for points, row, strong in zip(panels.values(), (before, after), (False, better), strict=True):
                     points.append(figures.share(name, limits(row), strong))
-        one = report_of(results[BEFORE, "confidence"])
+        one = report_from_json(results[BEFORE, "confidence"])
         title = describe(one).replace(" on ", f", second stage by {self.tuning_preset}, on ", 1)
         note = (
             f"Losses in nats, on {self.stage.validate} puzzles of the validation split. Second round: {self.policy_preset} trains "

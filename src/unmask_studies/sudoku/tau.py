@@ -20,7 +20,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
-from unmask.report import figures, paper_numbers
+from unmask.report import figures
+from unmask_studies import paper_numbers
 from unmask.report.numbers import interval, number
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes, expert_order
