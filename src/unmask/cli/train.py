@@ -74,7 +74,7 @@ def read_from(config: C, file: Path | None) -> C:
 
 def show_learning(config: Learn, out: Path, resume: bool) -> None:
     """Train with a live line. Ctrl-C and SIGTERM let the step end and be saved."""
-    with _defer_signals() as received, progress_bar, with_config("{task.description}", "steps") as progress:
+    with _defer_signals() as received, progress_bar("{task.description}", "steps") as progress:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""
         for record in learn(config, out, resume, stop=lambda: bool(received), needs=_show_needs):
