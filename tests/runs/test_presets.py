@@ -157,10 +157,10 @@ def test_names_kinds_and_paths(write) -> None:
 def test_listing(write) -> None:
     path = write("# A small run\nsteps = 3")
     write("steps = 3", "train/big")
-    write("#   PolicyRun digits  \n", "pretrain/digits")
+    write("#   Learn digits  \n", "pretrain/digits")
     assert list_presets("train")[1] == Preset("train", "small", "A small run", path)
     assert [(preset.name, preset.description) for preset in list_presets()] == [
-        ("digits", "PolicyRun digits"),
+        ("digits", "Learn digits"),
         ("big", ""),
         ("small", "A small run"),
     ]

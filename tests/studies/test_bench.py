@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from unmask.training.cost.flops import LLADA_8B
 
 from unmask.cli import main as cli
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
-from unmask.training.cost.flops import head_flops, linear_flops, parameters
+from unmask.training.cost.flops import LLADA_8B, head_flops, linear_flops, parameters
 from unmask_studies.bench import caches, decoding, learning, loops, policy_cost, suite
 from unmask_studies.bench.backbones import backbone, llada_like, share_layer
 from unmask_studies.bench.measuring import Finding, TensorBytes, exponent, ratios, time_rounds

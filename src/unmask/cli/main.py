@@ -17,7 +17,7 @@ def main() -> None:
     run(
         COMMANDS,
         "unmask",
-        "PolicyRun and compare the orders in which masked diffusion language models reveal their tokens.",
+        "Learn and compare the orders in which masked diffusion language models reveal their tokens.",
     )
 
 

@@ -23,7 +23,7 @@ C = TypeVar("C", bound=Any)
 
 @dataclass(frozen=True)
 class Train:
-    """PolicyRun an order for a frozen denoiser. Self-Aware Scheduling, or one of its rivals.
+    """Learn an order for a frozen denoiser. Self-Aware Scheduling, or one of its rivals.
 
     $ unmask train --preset sas-sudoku-9x9-imperfect --out runs/order
     $ unmask evaluate --denoiser sudoku-9x9-imperfect --schedulers confidence,margin,runs/order

@@ -7,8 +7,8 @@ Shapes: ``B`` rows, ``L`` positions. A canvas of prompts, two rows, four hidden 
                 └ start: the region of every row begins in this column
 
 A text with gaps begins its region at its first gap, and what follows its last gap stays behind it; shorter rows are padded on both
-sides. So the prompt of every row is what stands before ``start``, which is all that guidance needs. Padding is outside ``attention``:
-a denoiser neither sees it nor counts it.
+sides. So the prompt of every row is what stands before ``start``, which is all that guidance needs. Padding is outside
+``attention``: a denoiser neither sees it nor counts it.
 
 transformers is imported only when a tokenizer is loaded, always with ``trust_remote_code=False``.
 """

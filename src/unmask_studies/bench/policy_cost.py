@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from unmask.training.cost.flops import LLADA_8B, TEXT_POLICY
 
 from unmask.decoding.loop import look
 from unmask.decoding.options import Decoding
@@ -33,7 +32,7 @@ from unmask.decoding.protocols import Canvas
 from unmask.decoding.rows import LiveRows
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.policy import OrderPolicy
-from unmask.training.cost.flops import head_flops, parameters, policy_flops, trunk_flops
+from unmask.training.cost.flops import LLADA_8B, TEXT_POLICY, head_flops, parameters, policy_flops, trunk_flops
 from unmask_studies.bench.backbones import backbone, llada_like, policy_for, random_tokens, share_layer
 from unmask_studies.bench.measuring import Finding, time_rounds
 

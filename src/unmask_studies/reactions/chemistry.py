@@ -48,7 +48,7 @@ def conserves_atoms(reactants: str, product: str) -> bool:
 
 
 def find_fragments(smiles: str) -> list[frozenset[int]]:
-    """Sets of atom indices that a chemist would leave open: each ring system, and each part beyond a single bond that leaves a ring."""
+    """Sets of atom indices that a chemist would leave open: each ring system, and each substituent of a ring."""
     molecule = parse_molecule(smiles)
     if molecule is None:
         raise ValueError(f"not a valid molecule: {smiles[:80]!r}")
@@ -110,7 +110,7 @@ def draw_molecule(
 
 
 def atom_places(tokens: Sequence[str]) -> list[int | None]:
-    """The atom index that each token writes, in RDKit's numbering (order of appearance); None for bonds, brackets and ring digits."""
+    """The atom index that each token writes, in RDKit's numbering (order of appearance); None where it writes no atom."""
     places: list[int | None] = []
     count = 0
     for token in tokens:

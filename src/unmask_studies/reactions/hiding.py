@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -52,7 +53,7 @@ def _fragment(tokens: Sequence[str], begin: int, draw: float) -> list[int]:
     chosen = fragments[int(draw * len(fragments))]
     inside = [place for place, atom in enumerate(atoms) if atom in chosen]
     hidden = set(inside)
-    for first, last in zip(inside, inside[1:], strict=False):
+    for first, last in itertools.pairwise(inside):
         between = range(first + 1, last)
         if all(atoms[place] is None for place in between):
             hidden.update(between)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.report import figures
-from unmask_studies import paper_numbers
 from unmask.schedulers.loading import load_scheduler
+from unmask_studies import paper_numbers
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, join_reports
 from unmask_studies.sets import Sets
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results

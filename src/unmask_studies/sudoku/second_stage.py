@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import cast
 
 from unmask.report import figures
-from unmask_studies import paper_numbers
 from unmask.report.gather import report_from_json
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.second_stage import SecondStage, run_second_stage
+from unmask_studies import paper_numbers
 from unmask_studies.reports import evaluate_scheduler, get_denoiser, versus
 from unmask_studies.sets import Sets
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results

@@ -21,10 +21,10 @@ from jaxtyping import Bool, Float, Int
 
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report import figures
-from unmask_studies import paper_numbers
 from unmask.report.numbers import interval, number
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes, expert_order
+from unmask_studies import paper_numbers
 from unmask_studies.study import Findings, Key, Result, Results
 from unmask_studies.sudoku.grids import DecodingStudy
 from unmask_studies.tables import Table, TableRow, count_limits, gap, label, spread

@@ -13,9 +13,9 @@ from typing import Any
 from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Report
 from unmask.report import figures
-from unmask_studies import paper_numbers
 from unmask.report.numbers import number, percent
 from unmask.report.tables import is_oracle
+from unmask_studies import paper_numbers
 from unmask_studies.reports import find_leader, join_reports
 from unmask_studies.study import Findings, Key, Result, Results
 from unmask_studies.tables import BOLD, LEARNED, Cell, Table, TableRow, against, label, limits, solved

@@ -12,8 +12,8 @@ from typing import Any
 from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Report
 from unmask.report import figures
-from unmask_studies import paper_numbers
 from unmask.report.numbers import percent
+from unmask_studies import paper_numbers
 from unmask_studies.reports import join_reports
 from unmask_studies.study import Axes, Findings, Result, Results
 from unmask_studies.tables import Table, TableRow, against, label, limits, solved

@@ -29,7 +29,10 @@ pytestmark = [
 RACES = int(os.environ.get("UNMASK_SOAK_RACES", "150"))
 WARM_UP = 50  # the races kept for the viewer, and what the allocator holds on to for each thread
 LEAK = 6.0  # kB per race: less than the trace of one small race, the least that could be forgotten
-KEEPING_ALL = "import unmask.report.playground.server as s; s.TRACES_KEPT = 10**9; from unmask.cli.play import Play; Play(port=0).run()"
+KEEPING_ALL = (
+    "import unmask.report.playground.server as s; s.TRACES_KEPT = 10**9; "
+    "from unmask.cli.play import Play; Play(port=0).run()"
+)
 
 
 class Running:

@@ -15,7 +15,7 @@ from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.decisions import Rollout
 from unmask.training.policy.methods import choose_method
 from unmask.training.policy.objectives import policy_loss
-from unmask.training.policy.rollout import Rollout, collect
+from unmask.training.policy.rollout import collect
 from unmask_studies.exact.boards import unique_boards
 from unmask_studies.exact.estimators import (
     Estimator,
