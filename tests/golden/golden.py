@@ -105,11 +105,11 @@ def of_path(path: Any) -> str:
 
 
 def of_run(folder: Path, records: Iterable[Any]) -> str:
-    """Two digests: all tensors that a training left in its folder (weights, optimizer), and all that it said."""
-    said = digest_json(list(records))
+    """Two digests: all tensors that a training left in its folder (weights, optimizer), and all that it logged."""
+    logged = digest_json(list(records))
     files = sorted(folder.rglob("*.safetensors"))
     assert files, f"the training in {folder} left no weights"
-    return f"{unordered(digest([tensor]) for file in files for tensor in load_file(file).values())} {said}"
+    return f"{unordered(digest([tensor]) for file in files for tensor in load_file(file).values())} {logged}"
 
 
 def probe() -> str:
@@ -621,8 +621,8 @@ def two_processes(folder: Path) -> Entries:
         children.append(child)
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert codes == [0, 0], "\n".join((folder / f"log.{rank}").read_text() for rank in range(2))
-    said = json.loads((folder / "said.json").read_text())
-    return {"policy": of_run(folder / "run", said)}
+    logged = json.loads((folder / "logged.json").read_text())
+    return {"policy": of_run(folder / "run", logged)}
 
 
 def _share(rank: int, port: int, config: PolicyRun, run: Path, log: Path) -> None:
@@ -636,7 +636,7 @@ def _share(rank: int, port: int, config: PolicyRun, run: Path, log: Path) -> Non
                 state._reset_state()  # what this process inherited says that it is alone
             records = list(run_policy_training(config, run))
             if rank == 0:
-                (run.parent / "said.json").write_text(json.dumps(records))
+                (run.parent / "logged.json").write_text(json.dumps(records))
             code = 0
         except BaseException:
             traceback.print_exc(file=file)

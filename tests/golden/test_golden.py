@@ -42,5 +42,7 @@ def test_nothing_has_changed(group: str, tmp_path: Path) -> None:
     found, expected = computed(group, tmp_path), STORED["groups"][group]
     changed = [name for name in expected if name in found and found[name] != expected[name]]
     lost, new = [name for name in expected if name not in found], [name for name in found if name not in expected]
-    told = [f"{kind}: {name}" for kind, names in (("changed", changed), ("lost", lost), ("new", new)) for name in names]
-    assert not told, f"{group}: {len(told)} of {len(expected)} entries differ\n" + "\n".join(told)
+    differences = [
+        f"{kind}: {name}" for kind, names in (("changed", changed), ("lost", lost), ("new", new)) for name in names
+    ]
+    assert not differences, f"{group}: {len(differences)} of {len(expected)} entries differ\n" + "\n".join(differences)

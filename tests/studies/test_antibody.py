@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,17 @@ import torch
 
 from unmask.denoisers.loading import load_denoiser
 from unmask.generation.text_canvas import load_tokenizer
-from unmask_studies.antibody import models as antibody_models
-from unmask_studies.antibody.models import MODELS, Model, Wheel, convert, install
-from unmask_studies.antibody.task import ALIKE, AntibodyData, AntibodyProblems, Chain, clusters, locate, read_chains
+from unmask_studies.antibody.models import MODELS, install
+from unmask_studies.antibody.task import (
+    LINKED,
+    AntibodyData,
+    AntibodyProblems,
+    Chain,
+    cluster_chains,
+    locate,
+    read_chains,
+)
+from unmask_studies.installer import Wheel, convert_model
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "antibody"
 KNOWN = {
@@ -50,14 +59,14 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_loops_are_where_imgt_has_them(name: str) -> None:
+def test_loops_agree_with_imgt(name: str) -> None:
     sequence, cdrs = KNOWN[name]
     chain = locate(sequence)
     assert chain is not None
     assert (chain.kind, chain.cdrs) == (name[-1], cdrs)
 
 
-def test_what_is_no_variable_domain() -> None:
+def test_locate_rejects_other_sequences() -> None:
     heavy = KNOWN["trastuzumab H"][0]
     assert locate(heavy[:90]) is None
     assert locate(heavy.replace("C", "S")) is None
@@ -87,7 +96,7 @@ def likeness(one: Chain, other: Chain) -> float:
     return sum(x == y for x, y in zip(a, b, strict=True)) / len(a)
 
 
-def test_no_likeness_crosses_a_split() -> None:
+def test_clusters_never_cross_a_split() -> None:
     chains = random_chains(40)
     # A row of relatives, each like the next: first and last are not alike, but belong together.
     row = [chains[0]]
@@ -98,23 +107,23 @@ def test_no_likeness_crosses_a_split() -> None:
             loops[place % 26] = "W"
         text = "".join(loops)
         row.append(chain_of((text[:8], text[8:16], text[16:]), f"r{step}"))
-    everybody = [*chains, *row[1:]]
-    assert likeness(row[0], row[-1]) < ALIKE <= likeness(row[0], row[1])
-    numbers = clusters(everybody)
+    all_chains = [*chains, *row[1:]]
+    assert likeness(row[0], row[-1]) < LINKED <= likeness(row[0], row[1])
+    numbers = cluster_chains(all_chains)
     assert len({numbers[0], *numbers[40:]}) == 1
     assert len(set(numbers)) == 40
     for seed in range(5):
         sides = AntibodyData(file="x", seed=seed).split(all_chains)
         assert sum(map(len, sides.values())) == len(all_chains)
         for one, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
-            assert all(likeness(a, b) < ALIKE for a in sides[one] for b in sides[other])
+            assert all(likeness(a, b) < LINKED for a in sides[one] for b in sides[other])
     # A side is a function of the antibody: others that come or go do not move it.
     data = AntibodyData(file="x")
     whole, half = data.split(chains), data.split(chains[::2])
     assert {c.sequence for c in half["test"]} <= {c.sequence for c in whole["test"]}
 
 
-def test_files_that_are_no_antibodies(tmp_path: Path) -> None:
+def test_malformed_antibody_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     for content, reason in (
         ("name,heavy\nx,AAA\n", "has no column sequence"),
@@ -169,8 +178,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         archive.writestr(sapiens.member, pickled.getvalue())
     config = {**sapiens.config, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 2,
               "intermediate_size": 24}  # fmt: skip
-    tiny = Model(sapiens.wheel, sapiens.member, config, sapiens.tokens, sapiens.roles, sapiens.longest, sapiens.rename)
-    return convert(tiny, wheel, place / "model")
+    tiny = replace(sapiens, config=config)
+    return convert_model(tiny, wheel, place / "model")
 
 
 def problems(model: Path, tmp_path: Path, **options: Any) -> AntibodyProblems:
@@ -215,7 +224,7 @@ def test_a_wheel_becomes_a_folder_without_pickles(model: Path) -> None:
 
 def test_wheels_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sapiens-1.0.5-py3-none-any.whl").write_bytes(b"something else")
-    with pytest.raises(ValueError, match="is not the release that was expected: its SHA-256 is"):
+    with pytest.raises(ValueError, match="is not the expected release: its SHA-256 is"):
         install(tmp_path / "out", ["sapiens-h"], tmp_path)
     with pytest.raises(ValueError, match=r"expected the wheel .*antiberty-0\.1\.3"):
         install(tmp_path / "out", ["antiberty"], tmp_path)
@@ -231,9 +240,9 @@ def test_wheels_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with zipfile.ZipFile(tmp_path / "evil.whl", "w") as archive:
         archive.writestr(MODELS["sapiens-h"].member, pickled.getvalue())
     with pytest.raises(ValueError, match=r"evil\.whl.* holds more than weights"):
-        convert(MODELS["sapiens-h"], tmp_path / "evil.whl", tmp_path / "out")
+        convert_model(MODELS["sapiens-h"], tmp_path / "evil.whl", tmp_path / "out")
     assert not (tmp_path / "ran").exists()
-    assert antibody_models.MODELS["antiberty"].wheel == Wheel("antiberty==0.1.3", MODELS["antiberty"].wheel.sha256)
+    assert MODELS["antiberty"].wheel == Wheel("antiberty==0.1.3", MODELS["antiberty"].wheel.sha256)
 
 
 def test_nearly_all_real_antibodies_are_located() -> None:
@@ -246,10 +255,10 @@ def test_nearly_all_real_antibodies_are_located() -> None:
         assert {chain.kind for chain in chains} == {letter}
         sides = AntibodyData(file=str(file)).split(chains)
         assert 0.1 < len(sides["validation"]) / len(chains) < 0.25
-        assert all(likeness(a, b) < ALIKE for a in sides["train"] for b in sides["test"][:40])
+        assert all(likeness(a, b) < LINKED for a in sides["train"] for b in sides["test"][:40])
 
 
-def test_the_study_names_what_is_missing(tmp_path: Path) -> None:
+def test_errors_of_the_antibody_study(tmp_path: Path) -> None:
     from unmask_studies.antibody.study import Antibodies
 
     with pytest.raises(ValueError, match="antiberty needs heavy chains"):

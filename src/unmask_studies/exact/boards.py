@@ -44,7 +44,7 @@ def all_grids() -> NDArray[np.int8]:
     """The 288 complete boards, ``[288, 16]``."""
     rows = np.array(list(itertools.permutations(range(1, 5))), np.int8)
     # Two rows make a band when their boxes are complete; a grid is two bands.
-    pairs = [(a, b) for a, b in itertools.product(rows, rows) if set(a[:2]).isdisjoint(b[:2])]
-    bands = np.array([np.concatenate(pair) for pair in pairs])
+    couples = [(a, b) for a, b in itertools.product(rows, rows) if set(a[:2]).isdisjoint(b[:2])]
+    bands = np.array([np.concatenate(pair) for pair in couples])
     grids = np.array([np.concatenate(pair) for pair in itertools.product(bands, bands)])
     return grids[is_solution(np.zeros_like(grids), grids)]
