@@ -369,7 +369,7 @@ def test_a_denoiser_with_a_hostile_configuration(
 def test_more_than_there_is_memory_for(command: Call, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY.replace("prompts = 2", f"prompts = {10**13}"))
     code, _, err = command("train", "--preset", "tiny.toml", "--out", "run")
-    one_line(code, err, "out of memory", "ask for less")
+    one_line(code, err, "out of memory", "use smaller")
 
 
 @pytest.mark.parametrize(
