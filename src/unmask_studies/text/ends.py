@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.draws import row_seeds
-from unmask.decoding.guidance import Ending, PassThrough, postpone_ends, score_inner_states
+from unmask.decoding.guidance import EndingDenoiser, PassThrough, postpone_ends, score_inner_states
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
@@ -48,7 +48,7 @@ class PaddingEnds(PassThrough):
         return PAD
 
 
-class DampedEnds(Ending):
+class DampedEnds(EndingDenoiser):
     """Damped end tokens, of which padding is one that may be revealed."""
 
     @property
