@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -214,7 +215,7 @@ def test_every_field_of_a_preset_is_an_option() -> None:
         preset,
         training=replace(preset.training, steps=3),
         policy=replace(preset.policy, width=8),
-        data=replace(preset.data, puzzles=5),
+        data=replace(cast(Any, preset.data), puzzles=5),
     )
     assert made.config == expected and made.seed == 4
 

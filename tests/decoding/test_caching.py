@@ -217,7 +217,8 @@ def test_positions_are_counted_as_they_are_computed() -> None:
     denoiser = model("llada")
     tokens = torch.full((2, 17), denoiser.mask_id)
     tokens[:, :5] = 3
-    for cache, later in (("dual", [4, 4, 4]), ("prefix", [12, 8, 4])):
+    caches: dict[Cache, list[int]] = {"dual": [4, 4, 4], "prefix": [12, 8, 4]}
+    for cache, later in caches.items():
         trajectory = decode(with_cache(denoiser, cache), tokens=tokens)
         assert trajectory.positions == 2 * sum(17 + 3 * n for n in later)
         assert trajectory.denoiser_calls == 2 * 12

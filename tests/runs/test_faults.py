@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from support import kill_harness
 from support.commands import Call
 from support.presets import TINY, TINY_STAGE
+from unmask.assets import POLICIES
 from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.runs import atomic as writing
@@ -32,7 +33,7 @@ from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.training.policy.run import PolicyRun, run_policy_training
 
-SOURCE = Path(writing.__file__).parent
+SOURCE = Path(writing.__file__).parents[1]
 SHORT = (
     TINY.replace("steps = 12", "steps = 6")
     .replace('clues = "5-7"', 'clues = "10-12"')
@@ -195,7 +196,7 @@ def test_a_folder_that_may_not_be_written(command: Call, tmp_path: Path) -> None
     one_line(code, err, "Permission denied")
 
 
-def test_a_folder_that_nobody_may_write(command: Call, tmp_path: Path) -> None:
+def test_a_folder_without_write_permission(command: Call, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     code, _, err = command("train", "--preset", "tiny.toml", "--out", "/proc/run")
     one_line(code, err, "/proc/run")
@@ -311,7 +312,7 @@ def test_a_policy_of_another_denoiser(command: Call) -> None:
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
     folder = tmp_path / "policy"
-    shutil.copytree(SOURCE / "shipped" / "policies" / "sas-sudoku-4x4", folder)
+    shutil.copytree(POLICIES / "sas-sudoku-4x4", folder)
     return folder
 
 
@@ -321,7 +322,7 @@ def policy(tmp_path: Path) -> Path:
         ({"width": 10**9}, "needs"),
         ({"n_layers": 10**9}, "needs"),
         ({"n_layers": 0}, "n_layers: expected"),
-        ({"width": "16"}, "expected int"),
+        ({"width": "16"}, "expected a valid integer"),
         ({"size": 10**6}, "size must be"),
         ({"kind": "pickle"}, "kind must be"),
         ({"temperature": 0}, "temperature: expected"),
@@ -346,7 +347,7 @@ def test_a_policy_with_a_hostile_configuration(change: dict[str, object], messag
         ({"grid": 10**6}, "grid: expected"),
         ({"mask_id": 99}, "below vocab_size"),
         ({"norm_eps": 0}, "norm_eps: expected"),
-        ({"n_layers": 2.5}, "expected int"),
+        ({"n_layers": 2.5}, "expected a valid integer"),
     ],
 )
 def test_a_denoiser_with_a_hostile_configuration(
@@ -368,7 +369,7 @@ def test_a_denoiser_with_a_hostile_configuration(
 def test_more_than_there_is_memory_for(command: Call, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY.replace("prompts = 2", f"prompts = {10**13}"))
     code, _, err = command("train", "--preset", "tiny.toml", "--out", "run")
-    one_line(code, err, "out of memory", "ask for less")
+    one_line(code, err, "out of memory", "use smaller")
 
 
 @pytest.mark.parametrize(
@@ -377,7 +378,7 @@ def test_more_than_there_is_memory_for(command: Call, tmp_path: Path) -> None:
         ("seed = 99999999999999999999", "seed must be in"),
         ("clip = nan", "NaN"),
         ("lr = inf", "lr must be"),
-        ("steps = true", "expected int"),
+        ("steps = true", "expected a valid integer"),
         ("a = " + "[" * 5000, "nested beyond reason"),
     ],
 )
@@ -480,7 +481,7 @@ def test_a_repository_without_safetensors_is_not_unpickled(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("job", ["pretrain", "policy", "finetune", "study"])
 def test_killed_at_random_moments(job: str, tmp_path: Path) -> None:
-    """A few of the kills of tests/kill_harness.py; ``make soak`` runs hundreds."""
+    """A few of the kills of tests/support/kill_harness.py; ``make soak`` runs hundreds."""
     kill_harness.warm_up()
     outcome = kill_harness.harass(job, tmp_path, kills=3, seed=1)
     assert outcome.kills == 3

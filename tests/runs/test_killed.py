@@ -25,7 +25,7 @@ KILLED_SAVES = """
 import os, shutil, signal, sys
 from pathlib import Path
 import torch
-from unmask.runs import Run
+from unmask.runs.run import Run
 
 
 def save(run, step, seed):
@@ -91,7 +91,7 @@ ENDLESS_SAVES = """
 import sys
 from pathlib import Path
 import torch
-from unmask.runs import Run
+from unmask.runs.run import Run
 
 run = Run(Path(sys.argv[1]))
 with run.lock():
@@ -132,5 +132,5 @@ def test_killed_at_any_time_and_resumed(tmp_path: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    source = str(Path(runs.__file__).parents[1])
+    source = str(Path(runs.__file__).parents[2])
     return {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}

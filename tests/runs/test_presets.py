@@ -58,6 +58,7 @@ class Config:
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(presets, "PRESET_FILES", tmp_path)
+    monkeypatch.setattr(presets, "PRESET_FOLDERS", {})
 
     def write(text: str, name: str = "train/small") -> Path:
         path = tmp_path / f"{name}.toml"

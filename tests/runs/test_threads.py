@@ -27,6 +27,7 @@ def test_spins_are_bounded_unless_the_environment_sets_them(given: dict[str, str
         "            raise SystemExit\n"
         "sys.meta_path.insert(0, Watch())\n"
         "import unmask\n"
+        "unmask.unmask\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], env=clean | given, capture_output=True, text=True, timeout=60, check=True

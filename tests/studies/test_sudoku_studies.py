@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from support.studies import run, text
 from unmask.denoisers.loading import load_denoiser
-from unmask.evaluation.evaluate import evaluate
+from unmask.evaluation.evaluate import EvaluationOptions, evaluate
 from unmask.report import page
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
@@ -45,7 +45,7 @@ def test_the_table_holds_what_evaluate_measures(tmp_path: Path) -> None:
     found = run(SMALL, tmp_path / "study")
     task, denoiser = SudokuTask.generated(12, 4, "4-8", "test", 0), load_denoiser("sudoku-4x4-imperfect")
     schedulers = {name: load_scheduler(name, denoiser, "sudoku-4x4-imperfect") for name in SMALL.schedulers}
-    expected = evaluate(task, denoiser, schedulers, likelihood=False)
+    expected = evaluate(task, denoiser, schedulers, options=EvaluationOptions(likelihood=False))
     for mine, theirs in zip(found.evaluations[0].rows, expected.rows, strict=True):
         assert (mine.solved, mine.versus) == (theirs.solved, theirs.versus)
         assert (mine.cell, mine.denoiser_calls) == (theirs.cell, theirs.denoiser_calls)
@@ -58,7 +58,9 @@ def test_the_table_holds_what_evaluate_measures(tmp_path: Path) -> None:
 
 def one_row(scheduler: str, solved: str) -> dict[str, Any]:
     task, denoiser = SudokuTask.generated(1, 4, "8", "test", 0), load_denoiser("sudoku-4x4")
-    report = evaluate(task, denoiser, {scheduler: load_scheduler("confidence")}, likelihood=False)
+    report = evaluate(
+        task, denoiser, {scheduler: load_scheduler("confidence")}, options=EvaluationOptions(likelihood=False)
+    )
     row = replace(report.rows[0], n=len(solved), solved=solved, exact=solved.count("1") / len(solved), versus=None)
     return json.loads(
         json.dumps({**vars(report), "n": len(solved), "rows": [vars(row)]}, default=vars).replace("NaN", "null")
@@ -168,7 +170,9 @@ def test_decodings_are_those_of_evaluate() -> None:
     task, name = SudokuTask.generated(10, 4, "4-6", "test", 1), "sudoku-4x4-imperfect"
     found = decode_boards(task, name, "random", seed=3)
     denoiser = load_denoiser(name)
-    report = evaluate(task, denoiser, {"random": load_scheduler("random")}, seed=3, likelihood=False)
+    report = evaluate(
+        task, denoiser, {"random": load_scheduler("random")}, options=EvaluationOptions(seed=3, likelihood=False)
+    )
     assert "".join(str(int(right)) for right in (found.tokens == task.solutions).all(1)) == report.rows[0].solved
     failed = first_wrong(found, task.solutions.astype(np.int64)) >= 0
     assert (failed == ~(found.tokens == task.solutions).all(1)).all() and failed.any()
@@ -205,7 +209,8 @@ def test_ablations_read_finished_runs_and_no_others(tmp_path: Path) -> None:
     for seed in ("", "@8"):
         list(
             run_policy_training(
-                replace(config, data=replace(config.data, puzzles=50), training=training), runs / f"{NAME}{seed}"
+                replace(config, data=replace(cast(Any, config.data), puzzles=50), training=training),
+                runs / f"{NAME}{seed}",
             )
         )
     (runs / f"{NAME}@9").mkdir()

@@ -33,7 +33,7 @@ class Truthful:
 
     def __init__(self, task: TextProblemTask) -> None:
         self.forwarded, self.start = 0, task.kind.prompt_width
-        target = task.canvas(range(len(task))).target
+        target = task.canvas(range(len(task))).truth
         self.answers = {tuple(row[: self.start].tolist()): row for row in target}
 
     def hidden(self, tokens: torch.Tensor, attention: torch.Tensor | None = None) -> torch.Tensor:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import torch
 from tyro.conf import Positional
 
 from unmask.cli.shell import console, require_writable
 from unmask.cli.sudoku import load_for_boards
+from unmask.decoding.draws import row_seeds
 from unmask.evaluation.evaluate import EvaluationOptions, evaluate, load_schedulers
 from unmask.report.boards import hero
 from unmask.report.cases import problem_name
@@ -56,5 +56,5 @@ class Figure:
             )
         about = trace.about_boards(size, self.denoiser)
         problem = problem_name(problems.source, row)
-        seeds = torch.tensor([self.seed * 2**32 + row])
-        return trace.record(model, schedulers, problems.canvas([row]), about, problems=[problem], seeds=seeds)[0]
+        canvas = problems.canvas([row]).seeded(row_seeds(self.seed, [row]))
+        return trace.record(model, schedulers, canvas, about, problems=[problem])[0]

@@ -17,6 +17,7 @@ from rich.table import Table
 from tyro.conf import Positional
 
 from unmask.cli.shell import Inline, console, moving_picture, require_new_folder, require_writable
+from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Scheduler, Trajectory
@@ -125,8 +126,8 @@ class Decode:
             tokens, truth = (torch.from_numpy(cells.astype(np.int64))[None] for cells in (board, solution))
             canvas = Canvas(tokens, truth, torch.ones_like(tokens, dtype=torch.bool))
             # The seeds of `unmask evaluate`: the same puzzle of the same file is filled in the same order.
-            seeds = torch.tensor([self.seed * 2**32 + row])
-            trajectories = self._decode(model, schedulers, canvas, seeds)
+            canvas = canvas.seeded(row_seeds(self.seed, [row]))
+            trajectories = self._decode(model, schedulers, canvas)
             if self.traces is not None:
                 problem = "a puzzle" if len(boards) == 1 else problem_name(Path(self.puzzle).name, row)
                 about = trace.about_boards(round(len(board) ** 0.5), name, self.decoding.describe())
@@ -161,18 +162,14 @@ class Decode:
             raise ValueError(f"{name} decodes {fits}x{fits} boards, but the puzzle is {size}x{size}")
         return name, labels, schedulers, model
 
-    def _decode(
-        self, model: Any, schedulers: dict[str, Scheduler], canvas: Canvas, seeds: torch.Tensor
-    ) -> dict[str, Trajectory]:
+    def _decode(self, model: Any, schedulers: dict[str, Scheduler], canvas: Canvas) -> dict[str, Trajectory]:
         """The puzzle, filled by each scheduler; for traces with every candidate."""
         if self.traces is None:
             return {
-                name: unmask(model, scheduler, canvas.seeded(seeds), self.decoding, record=False)
+                name: unmask(model, scheduler, canvas, self.decoding, record=False)
                 for name, scheduler in schedulers.items()
             }
-        return {
-            name: trace.record_trajectory(model, name, schedulers, canvas, self.decoding, seeds) for name in schedulers
-        }
+        return {name: trace.record_trajectory(model, name, schedulers, canvas, self.decoding) for name in schedulers}
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
-import torch
 from tyro.conf import Positional
 
 from unmask.cli.shell import Inline, console, progress_bar, require_new_folder
 from unmask.cli.sudoku import load_for_boards, names_a_file, read_board
+from unmask.decoding.draws import row_seeds
 from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import load_schedulers
 from unmask.report.cases import problem_name
@@ -50,9 +50,8 @@ class Trace:
             for row in progress.track(range(len(problems)), description="recording"):
                 name = problem_name(problems.source, row) if len(problems) > 1 else problems.source
                 # The seeds of `unmask evaluate`: the same puzzle is filled in the same order.
-                seeds = torch.tensor([self.seed * 2**32 + row])
-                canvas = problems.canvas([row])
-                recorded = traces.record(model, schedulers, canvas, about, self.decoding, problems=[name], seeds=seeds)
+                canvas = problems.canvas([row]).seeded(row_seeds(self.seed, [row]))
+                recorded = traces.record(model, schedulers, canvas, about, self.decoding, problems=[name])
                 traces.write(recorded[0], self.out / f"{row + 1:04d}.json")
         count = "1 trace" if len(problems) == 1 else f"{len(problems)} traces"
         console.print(f"wrote {count} to {self.out}; see them with: unmask view {self.out}", soft_wrap=True)

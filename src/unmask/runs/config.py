@@ -61,7 +61,7 @@ def read(cls: type[T], table: Any, place: str = "") -> T:
 
 def explain(error: pydantic.ValidationError, cls: type) -> str:
     """The first mistake in a line. Unknown keys come first: a misspelled key is also a missing one."""
-    found = error.errors(include_url=False)
+    found: list[Any] = list(error.errors(include_url=False))
     first = min(found, key=lambda one: one["type"] != "unexpected_keyword_argument")
     place, owner, key = _locate(cls, first["loc"])
     table = f"in [{place.rpartition('.')[0]}]" if "." in place else "at the top"
@@ -97,7 +97,7 @@ def _quote(value: Any) -> str:
 
 @functools.cache
 def _adapter(cls: type) -> pydantic.TypeAdapter:
-    return pydantic.TypeAdapter(list[cls], config=STRICT)  # in a list, since a dataclass would not take the strictness
+    return pydantic.TypeAdapter(list[cls], config=STRICT)  # pyright: ignore[reportInvalidTypeForm]  # in a list, since a dataclass would not take the strictness
 
 
 def _complete(cls: type, table: Mapping[str, Any], default: Any = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ def _rdkit() -> Any:
         from rdkit import Chem, RDLogger  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ValueError("reactions need RDKit: pip install unmask[chem]") from error
-    RDLogger.DisableLog("rdApp.*")  # what cannot be parsed is an answer here, not a warning
+    RDLogger.DisableLog("rdApp.*")  # pyright: ignore[reportAttributeAccessIssue]  # what cannot be parsed is an answer here, not a warning
     return Chem
 
 

@@ -27,7 +27,7 @@ from unmask.evaluation.lm_eval.model import UnmaskLM
 from unmask.evaluation.lm_eval.samples import SampleLog
 from unmask.evaluation.lm_eval.session import Session
 from unmask.evaluation.lm_eval.settings import AnswerOptions, LmEval
-from unmask.generation.likelihood import monte_carlo_likelihood, path_likelihood
+from unmask.generation.likelihood import monte_carlo_likelihood, order_likelihood
 from unmask.schedulers.loading import load_scheduler
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -114,7 +114,7 @@ def test_the_decoded_answer_is_greedy(folder: Path, denoiser: Any) -> None:
 def test_parallel_likelihood_shares_a_context(denoiser: Any) -> None:
     """Two reveals in one step are priced without each other."""
     prompt, answer = [3, 4], [5, 6]
-    got = path_likelihood(denoiser, load_scheduler("left_to_right"), [prompt], [answer], Decoding(steps=1))
+    got = order_likelihood(denoiser, load_scheduler("left_to_right"), [prompt], [answer], Decoding(steps=1))
     canvas = [*prompt, denoiser.mask_id, denoiser.mask_id]
     assert got.logp[0] == pytest.approx(
         sum(float(logp_at(denoiser, canvas, 2 + i)[answer[i]]) for i in (0, 1)), abs=1e-4

@@ -345,7 +345,7 @@ def test_limits_of_kept_races_and_connections(server: Playground) -> None:
 
 def test_port_in_use(server: Playground) -> None:
     with pytest.raises(ValueError, match=rf"port {server.port} .* is in use: name another one, such as --port \d+"):
-        play(port=server.port)
+        Play(port=server.port).run()
     with pytest.raises(ValueError, match=r"expected a port in 0 \.\. 65535, got 70000"):
         Play(port=70000).run()
     with pytest.raises(ValueError, match=r"cannot listen at 203\.0\.113\.7, port 0"):

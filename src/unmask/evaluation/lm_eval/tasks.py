@@ -27,7 +27,7 @@ from lm_eval.api.task import ConfigurableTask
 
 from unmask.runs.names import did_you_mean
 from unmask.tasks.answers import extract_code, extract_expression, extract_number, math_equal
-from unmask.tasks.sandbox.sandbox import Limits, run_python
+from unmask.tasks.sandbox.sandbox import Limits, find_missing_protection, run_python
 
 FILES: dict[str, dict[str, str]] = {
     "gsm8k": {"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
