@@ -211,9 +211,9 @@ class UnmaskLM(LM):
             alike.setdefault(len(answer) if self.options.decoding.steps is not None else 0, []).append(n)
         found = Scored([0.0] * len(prompts), [None] * len(prompts), 0)
         for length, rows in alike.items():
-            picked: list[Any] = [[column[n] for n in rows] for column in (prompts, answers, seeds)]
+            prompt, answer, seed = ([column[n] for n in rows] for column in (prompts, answers, seeds))
             decoding = self.options.decoding_of(length)
-            part = order_likelihood(self.denoiser, self.scheduler, *picked[:2], decoding, picked[2])
+            part = order_likelihood(self.denoiser, self.scheduler, prompt, answer, decoding, seed)
             for n, logp, greedy in zip(rows, part.logp, part.greedy, strict=True):
                 found.logp[n], found.greedy[n] = logp, greedy
             found = replace(found, denoiser_calls=found.denoiser_calls + part.denoiser_calls)
