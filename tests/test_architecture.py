@@ -144,7 +144,7 @@ def test_every_preset_parses(preset: Preset) -> None:
     if preset.kind == "study":
         assert load_study(preset.name) != load_study(preset.name, quick=True)
     else:
-        assert isinstance(load_preset(preset.path, KINDS[preset.kind]), KINDS[preset.kind])
+        assert isinstance(load_preset(preset.name, KINDS[preset.kind], preset.kind), KINDS[preset.kind])
 
 
 def source_labels() -> dict[str, set[str]]:

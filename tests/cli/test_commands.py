@@ -188,11 +188,13 @@ def test_every_boolean_option_works_in_both_directions(command_and_study: str) -
 
 
 def test_an_option_overrides_a_boolean_of_a_preset(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text("chat = true\nmultiturn = true\n[decoding]\nlength = 4")
+    (tmp_path / "mine.toml").write_text("chat = true\nmultiturn = true\n[answers]\nlength = 4")
     words = ["lm-eval", "--preset", str(tmp_path / "mine.toml"), "--out", "x"]
     assert parse(cli.COMMANDS, "unmask", words).config.chat
     changed = parse(cli.COMMANDS, "unmask", [*words, "--no-chat", "--block", "2"]).config
-    assert not changed.chat and changed.multiturn and changed.decoding.block == 2 and changed.decoding.length == 4
+    assert (
+        not changed.chat and changed.multiturn and changed.answers.decoding.block == 2 and changed.answers.length == 4
+    )
 
 
 def test_every_field_of_a_preset_is_an_option() -> None:

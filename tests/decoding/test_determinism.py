@@ -28,7 +28,7 @@ for _ in kill_harness.JOBS["policy"](Path(sys.argv[1])):
 def trained(folder: Path, threads: int = 1, hashing: str = "0") -> dict[str, object]:
     """A tiny training in an interpreter of its own: its weights' digest and its metrics without times."""
     subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), str(threads), str(Path(__file__).parent)],
+        [sys.executable, "-c", SCRIPT, str(folder), str(threads), str(Path(__file__).parents[1])],
         env={**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONHASHSEED": hashing},
         check=True,
         timeout=280,

@@ -75,7 +75,11 @@ def test_evaluate_records_traces_of_its_own_decodings(command: Call) -> None:
     code, out, err = command(*words, "--traces", "t")
     assert (code, out) == (2, "") and "expected t to be absent or an empty folder" in err
     code, _, err = command(*words, "--trace-cases", "0", "--traces", "new")
-    assert code == 2 and "trace-cases must be at least 1, got 0" in err and not Path("new").exists()
+    assert (
+        code == 2
+        and "trace_cases: expected a number greater than or equal to 1, got int 0" in err
+        and not Path("new").exists()
+    )
 
 
 def test_a_trace_per_decoding(command: Call) -> None:
@@ -192,7 +196,7 @@ def test_generate_records_traces(command: Call, tmp_path: Path) -> None:
         assert one.block[start:] == (0, 0, 0, 1, 1, 1)
     assert [trace.read(f"t/000{n}.json").problem for n in (1, 2)] == ["prompt 1: w3 w4", "prompt 2: w5"]
     assert command("view", "t", "--out", "texts.html")[0] == 0
-    code, _, err = command(*options, "--traces", "t")
+    code, _, err = command(*options, "--chat", "--traces", "t")
     assert code == 2 and "absent or an empty folder" in err
 
 

@@ -349,7 +349,7 @@ def test_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     for args, message in (
         (("trace", "--out", "traces"), "expected traces to be absent"),
         (("trace", "no-such-file", "--out", "new"), "there is no file 'no-such-file'"),
-        (("trace", "--out", "new", "--limit", "0"), "limit must be at least 1"),
+        (("trace", "--out", "new", "--limit", "0"), "limit: expected a number greater than or equal to 1"),
         (("trace", "1...", "--out", "new"), "expected a board of 16"),
         (
             ("trace", "................", "--out", "new", "--denoiser", "sudoku-4x4", "--schedulers", "margin"),
@@ -358,7 +358,7 @@ def test_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         (("view",), "nothing to view"),
         (("view", "one.json"), "expected traces"),
         (("report", "absent"), "there is nothing"),
-        (("figure", "other", "--out", "x.svg"), "no figure 'other'"),
+        (("figure", "other", "--out", "x.svg"), "expected one of hero, got 'other'"),
     ):
         code, out, err = unmask(*args)
         assert code == 2 and message in err and len(err.splitlines()) == 1, (args, err)

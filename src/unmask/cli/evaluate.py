@@ -35,7 +35,7 @@ class Evaluate:
     """A CSV file of puzzles, or JSON lines of Countdown problems; without it, generated ones of the test split. For text, JSON
     lines of prompts and completions, of which the length is given; a CSV file of antibodies, of which the test side counts."""
     denoiser: str = "sudoku-9x9"  # A shipped name, a folder (or the run that trained it), or a hub id.
-    schedulers: tuple[str, ...] = ()
+    schedulers: tuple[str, ...] | None = None
     """Names separated by commas; options after colons, as in top_k_random:k=3; sas is the denoiser's learned policy. By default
     the heuristics that suit the task."""
     blocks: tuple[Count, ...] = ()  # Block sizes for semi-autoregressive decoding; several give several rows.
@@ -64,7 +64,7 @@ class Evaluate:
         )
         model, problems = found.denoiser, found.task
         about = trace.About(self.task, self.denoiser, found.label_token, found.grid)
-        names = self.schedulers or find_kind(self.task).schedulers
+        names = find_kind(self.task).schedulers if self.schedulers is None else self.schedulers
         schedulers = load_schedulers(names, lambda name: load_scheduler(name, model, self.denoiser))
         options = EvaluationOptions(self.denoiser, self.baseline, batch=self.batch, seed=self.seed, likelihood=self.nll)
         report = show_evaluation(problems, model, schedulers, self.decodings, options)

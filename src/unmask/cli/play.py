@@ -28,7 +28,7 @@ class Play:
         try:
             if not server.is_private:
                 warning = f"warning: every machine that reaches {self.host} can use this playground; it has no password"
-                errors.print(warning, style="yellow")
+                errors.print(warning, style="yellow", soft_wrap=True)
             console.print(server.url, soft_wrap=True)
             if self.open_browser:
                 threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()

@@ -92,9 +92,9 @@ class Code(TextProblemKind):
             return right, float(right)
         if got == expected:
             return True, 1.0
-        pairs = [zip(ours, theirs, strict=False) for ours, theirs in zip(got, expected, strict=True)]
+        columns = [zip(ours, theirs, strict=False) for ours, theirs in zip(got, expected, strict=True)]
         width = max(len(row) for row in (*got, *expected))
-        return False, sum(ours == theirs for pair in pairs for ours, theirs in pair) / (width * len(INPUTS))
+        return False, sum(ours == theirs for column in columns for ours, theirs in column) / (width * len(INPUTS))
 
 
 def is_function(program: str) -> bool:

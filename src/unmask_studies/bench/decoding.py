@@ -49,12 +49,12 @@ def measure_decoding(config: DecodingBench) -> Iterator[Finding]:
     prompt = random_tokens(plain, 1, config.prompt, hidden=0, seed=3)
     tokens = torch.nn.functional.pad(prompt, (0, config.length), value=plain.mask_id)
     blocks, whole = Decoding(config.block, config.steps), Decoding(pace=_dream_pace(config.length, config.steps))
-    pairs: dict[str, tuple[Callable[..., Tensor], Transformer, Denoiser, Decoding]] = {
+    rivals: dict[str, tuple[Callable[..., Tensor], Transformer, Denoiser, Decoding]] = {
         "LLaDA": (loops.llada, plain, plain, blocks),
         "Dream": (loops.dream, plain, shifted, whole),
         "Fast-dLLM, dual cache": (loops.fast_dllm, plain, with_cache(plain, "dual"), blocks),
     }
-    for name, (loop, theirs, ours, decoding) in pairs.items():
+    for name, (loop, theirs, ours, decoding) in rivals.items():
         model = loops.AsPublished(theirs)
         calls: dict[str, Callable[[], Any]] = {
             "theirs": partial(loop, model, prompt, config.length, config.block, config.steps),

@@ -331,7 +331,7 @@ def test_model_args_of_the_registered_model(folder: Path) -> None:
     assert model.batch == 2
     with pytest.raises(ValueError, match=r"no model argument 'lenght'.*did you mean 'length'"):
         UnmaskLM(str(folder), lenght=4)
-    with pytest.raises(ValueError, match=r"length: expected int, got .*'many'"):
+    with pytest.raises(ValueError, match=r"length: expected a valid integer, got str 'many'"):
         UnmaskLM(str(folder), length="many")
     with pytest.raises(ValueError, match="batch_size must be a number"):
         UnmaskLM(str(folder), batch_size="auto")

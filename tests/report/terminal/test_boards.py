@@ -216,7 +216,7 @@ def test_boards_without_a_truth() -> None:
 @pytest.mark.parametrize("speed", ["0", "-1", "nan", "inf"])
 def test_invalid_speed(decode: Callable, speed: str) -> None:
     code, out = decode(SMALL, *MODEL, "--speed", speed)
-    assert code == 2 and "speed must be a number of steps a second" in out and out.count("\n") == 1
+    assert code == 2 and "speed: expected a number" in out and out.count("\n") == 1
 
 
 def test_a_real_terminal() -> None:

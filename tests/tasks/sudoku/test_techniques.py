@@ -89,9 +89,9 @@ class SlowExpert:
         return False
 
     def wing(self, marks):
-        pairs = sorted(c for c in marks if len(marks[c]) == 2)
-        for pivot in pairs:
-            for a, b in combinations([c for c in pairs if c in self.peers[pivot]], 2):
+        bivalue = sorted(c for c in marks if len(marks[c]) == 2)
+        for pivot in bivalue:
+            for a, b in combinations([c for c in bivalue if c in self.peers[pivot]], 2):
                 z = marks[a] & marks[b]
                 wing = len(z) == 1 and not z & marks[pivot] and marks[a] | marks[b] == z | marks[pivot]
                 if wing and self.remove(marks, self.peers[a] & self.peers[b], z):

@@ -282,7 +282,7 @@ def test_bernoulli_pace_reveals_with_the_probability_of_its_keys() -> None:
         ({"behaviour": "teacher", "teacher": "random"}, "future"),
         ({"objective": "variational", "group": 1}, "group"),
         ({"objective": "reinforce"}, "objective must be one of"),
-        ({"decoding": Decoding(pace="factor")}, "only block and steps"),
+        ({"decoding": Decoding(pace="factor")}, "rollouts use block, steps"),
         ({"relative": True, "reward": "terminal", "advantage": "trajectory"}, "relative rewards are dense"),
         (
             {"objective": "bernoulli", "advantage": "trajectory", "reward": "hybrid", "group": 2},

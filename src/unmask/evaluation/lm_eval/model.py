@@ -211,9 +211,14 @@ class UnmaskLM(LM):
             alike.setdefault(len(answer) if self.options.decoding.steps is not None else 0, []).append(n)
         found = Scored([0.0] * len(prompts), [None] * len(prompts), 0)
         for length, rows in alike.items():
-            prompt, answer, seed = ([column[n] for n in rows] for column in (prompts, answers, seeds))
-            decoding = self.options.decoding_of(length)
-            part = order_likelihood(self.denoiser, self.scheduler, prompt, answer, decoding, seed)
+            part = order_likelihood(
+                self.denoiser,
+                self.scheduler,
+                [prompts[n] for n in rows],
+                [answers[n] for n in rows],
+                self.options.decoding_of(length),
+                [seeds[n] for n in rows],
+            )
             for n, logp, greedy in zip(rows, part.logp, part.greedy, strict=True):
                 found.logp[n], found.greedy[n] = logp, greedy
             found = replace(found, denoiser_calls=found.denoiser_calls + part.denoiser_calls)

@@ -181,8 +181,8 @@ class PolicyTraining:
             "ranking, or all_action with future = 0",
         )
         yield (
-            self.decoding != Decoding(block=self.decoding.block, steps=self.decoding.steps),
-            "rollouts use only block and steps of decoding: leave its other options at their defaults",
+            self.decoding != _rollout_options(self.decoding),
+            "rollouts use block, steps, stop_at_end and share of decoding: leave its other options at their defaults",
         )
 
     @property
@@ -209,3 +209,8 @@ class PolicyTraining:
             return self.lr * (0.05 + 0.95 * progress / self.warmup)
         annealed = (progress - self.warmup) / max(1e-9, 1 - self.warmup)
         return self.lr * (0.55 + 0.45 * math.cos(math.pi * annealed))
+
+
+def _rollout_options(decoding: Decoding) -> Decoding:
+    """The options of ``decoding`` that a rollout uses; the others at their defaults."""
+    return Decoding(decoding.block, decoding.steps, stop_at_end=decoding.stop_at_end, share=decoding.share)

@@ -83,7 +83,11 @@ class Method:
     @property
     def decoding(self) -> Decoding:
         temperature = self.policy.config.temperature if self.teacher is None else 0.0
-        return replace(self.config.decoding, order_temperature=temperature, share=self.config.group > 1)
+        return replace(
+            self.config.decoding,
+            order_temperature=temperature,
+            share=self.config.decoding.share or self.config.group > 1,
+        )
 
     def observe(self, view: View) -> dict[str, Tensor]:
         """What is recorded of a state for the update."""
