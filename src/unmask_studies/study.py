@@ -16,6 +16,7 @@ import itertools
 import json
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -48,12 +49,12 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class GridStudy:
+class GridStudy(ABC):
     """``measure`` at every point of ``grid``, then ``findings`` from all results. Subclasses are configured by their fields."""
 
     def axes(self) -> Axes:
-        """The values of each part of a key."""
-        raise NotImplementedError
+        """The values of each part of a key; without any, the grid has one point."""
+        return ()
 
     def grid(self) -> list[Key]:
         """The keys in the order of measuring. Raises where the study cannot run: it then leaves no folder behind."""
@@ -63,16 +64,17 @@ class GridStudy:
         """All combinations of the axes."""
         yield from itertools.product(*self.axes())
 
+    @abstractmethod
     def measure(self, key: Key, folder: Path) -> Result:
         """The result at ``key``. Trainings go to ``folder/runs``."""
-        raise NotImplementedError
 
     def identity(self, key: Key) -> Result | None:
         """All that the result depends on, so that other studies can reuse it; None where that cannot be stated."""
         return None
 
+    @abstractmethod
     def findings(self, results: Results) -> Findings:
-        raise NotImplementedError
+        """Tables and figures of all results."""
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,10 @@ def list_options(kind: Any) -> dict[str, Any]:
     return named | {str(flag_to_inverse(flag)): arg for flag, arg in flags.items()}
 
 
+UNREAD = re.compile(r"(?:valid parse for arguments|invalid literal for int\(\) with base 10|string to float): (.*)$")
+"""How tyro and Python say that a value is of another type."""
+
+
 def _explain(event: parse_errors.ParseErrorEvent, name: str, kind: Any) -> str:
     """What is wrong with a command line."""
     unknown = getattr(event, "tokens", None) or getattr(event, "unrecognized_tokens", None)
@@ -178,7 +182,11 @@ def _explain(event: parse_errors.ParseErrorEvent, name: str, kind: Any) -> str:
         near = did_you_mean(event.value, event.choices)
         return f"{place}expected one of {', '.join(event.choices)}, got {event.value!r}{near}"
     if isinstance(event, parse_errors.InstantiationFailure):
-        return place + str(event.message)
+        text = str(event.message)
+        unread = UNREAD.search(text)
+        if unread is None or argument is None:
+            return place + text
+        return f"{place}expected {argument.lowered.metavar}, got {unread.group(1)}"
     return f"{place}expected a value" if argument is not None else f"cannot read this command line ({event})"
 
 

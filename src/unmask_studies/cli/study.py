@@ -55,6 +55,8 @@ class Study:
         if self.name == "list":
             console.print(_listing())
             return
+        if self.name not in list_studies():
+            load_study(self.name)  # refuses the name
         (declared,) = (one for one in fields(self) if one.name == "config")
         study = self._change_sets(getattr(self, "config"), declared.default)  # noqa: B009
         folder = self.out or Path("runs") / "study" / (f"{self.name}-quick" if self.quick else self.name)

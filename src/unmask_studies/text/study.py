@@ -6,6 +6,7 @@ Both are looked for in a folder of finished runs under these names, and trained 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -127,9 +128,9 @@ class TextStudy(GridStudy):
     runs: Path | None = None
     seed: int = 0
 
+    @abstractmethod
     def needs(self) -> tuple[Sequence[str], Sequence[str]]:
         """Tasks whose denoisers, and presets whose policies are needed."""
-        raise NotImplementedError
 
     def has_problems(self) -> bool:
         return self.sets.count > 0
@@ -149,9 +150,9 @@ class TextStudy(GridStudy):
                 return models.train_policy(preset)
         return self.measure_with(models, *key)
 
+    @abstractmethod
     def measure_with(self, models: Models, *key: Any) -> Result:
         """The result at a point of the axes."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
