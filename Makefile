@@ -4,9 +4,10 @@ BIN := .venv/bin
 THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test golden study slow soak lint clean
+.PHONY: help env demo test golden mutants study slow soak lint clean
 QUICK ?=
 SOAK ?= 600
+MUTANTS ?=
 JOBS ?= 2
 # A study is a TOML file, which also says after which study it runs, and which published files it can read.
 PRESETS := src/unmask_studies/presets
@@ -63,6 +64,11 @@ slow: env ## the slow, seeded tests: learning an order beats confidence
 soak: env ## hundreds of kills and resumes, then a training whose memory is watched (SOAK=600 seconds)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/support/kill_harness.py --kills 100
 	OMP_NUM_THREADS=1 $(BIN)/python tests/support/soak.py --seconds $(SOAK)
+
+mutants: env ## mutation tests of the decoding loop and of policy training; continues where it stopped (MUTANTS='unmask.decoding.rows*')
+	$(BIN)/pip install --quiet -c constraints.txt mutmut
+	$(THREADS) $(BIN)/mutmut run $(MUTANTS)
+	$(BIN)/mutmut export-cicd-stats && cat mutants/mutmut-cicd-stats.json
 
 lint: env ## ruff, import-linter, pyright, and oxlint for the JavaScript
 	$(BIN)/ruff check .
