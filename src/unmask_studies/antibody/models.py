@@ -135,3 +135,4 @@ MODELS: dict[str, PublishedModel] = {
     "sapiens-h": _sapiens_model("h", 144),
     "sapiens-l": _sapiens_model("l", 128),
 }
+antiberty, sapiens_vh, sapiens_vl = MODELS.values()

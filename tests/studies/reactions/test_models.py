@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from support.commands import Call
 from unmask_studies import installer
 from unmask_studies.installer import PublishedModel, Wheel, convert_model, install_model
 from unmask_studies.reactions.models import rxnmapper
@@ -60,3 +61,15 @@ def test_a_pickle_that_holds_more_than_weights_is_not_loaded(tmp_path: Path) -> 
 def test_an_unknown_model_gets_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="did you mean 'rxnmapper'"):
         install_model("rxnmaper", tmp_path)
+
+
+def test_the_command_refuses_in_one_line(command: Call, tmp_path: Path) -> None:
+    for words, message in (
+        (("nosuch", "--out", "new"), "no published model 'nosuch'"),
+        (("rxnmapper", "--out", "new", "--wheels", str(tmp_path)), "expected the wheel"),
+        (("rxnmapper", "--out", str(tmp_path)), "absent or an empty folder"),
+    ):
+        (tmp_path / "kept").write_text("")
+        code, out, err = command("models", *words)
+        assert (code, out, err.count("\n")) == (2, "", 1) and message in err
+    assert not Path("new").exists()
