@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from unmask.decoding import pricing
 from unmask.decoding.draws import counter_uniform
 from unmask.decoding.pricing import price
 
@@ -140,3 +141,14 @@ def test_the_hash_is_splitmix64() -> None:
     for counters in ((0,), (1, 2, 3), (2**62 - 1, 7, 1, 80), (123456789, 0, 3, 5)):
         drawn = counter_uniform(*counters[:-1], torch.tensor(counters[-1]))
         assert drawn.item() == pytest.approx(splitmix(*counters), abs=1e-7)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5, 8, 9])
+def test_pricing_in_chunks_equals_pricing_at_once(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four positions at a time: a chunk less than full, exactly full, and one row more."""
+    logits = torch.randn(rows, 7, generator=torch.Generator().manual_seed(rows))
+    at_once = price(logits, (0,))
+    monkeypatch.setattr(pricing, "AT_ONCE", 4 * 7)
+    in_chunks = price(logits, (0,))
+    for name in ("logp", "best", "confidence", "margin", "entropy"):
+        assert torch.equal(getattr(in_chunks, name), getattr(at_once, name)), name
