@@ -33,11 +33,12 @@ import transformers
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from safetensors.torch import load_file
 from tokenizers import Tokenizer as Fast
-from tokenizers import decoders, models, pre_tokenizers, processors
+from tokenizers import models, pre_tokenizers
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast
 
 from support.families import write
+from support.tokenizers import wordpieces
 from unmask import Canvas, Decoding, load_denoiser, load_scheduler, trajectory_logp, unmask
 from unmask.cli.main import main as command
 from unmask.denoisers.transformer import TransformerConfig
@@ -264,18 +265,6 @@ def words(size: int = 32, **special: int) -> PreTrainedTokenizerFast:
     made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{f"{name}_token": f"<{name}>" for name in special})
     made.chat_template = "{% for turn in messages %}w1 {{ turn['content'] }} w2 {% endfor %}w3"
     return made
-
-
-def wordpieces() -> PreTrainedTokenizerFast:
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "s", "##at", "##s", "on", "mat", "."]
-    tokenizer = Fast(models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    given = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **given)
 
 
 TOKENIZERS: dict[str, dict[str, int]] = {
