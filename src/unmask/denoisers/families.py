@@ -100,6 +100,7 @@ def llada(p: Published) -> TransformerConfig:
         rope_float32=p.stored.get("rope_full_precision", True),
         qkv_bias=bool(p.stored.get("include_qkv_bias", False)),
         norm_eps=p.stored.get("rms_norm_eps", 1e-5),
+        norm_rounds_first=True,
         tied_head=p.stored.get("weight_tying", True),
         forbidden_ids=tuple(range(vocabulary, rows)),
         **p.ids("<|eot_id|>"),
@@ -138,6 +139,7 @@ def _llama(p: Published) -> TransformerConfig:
         max_length=p.whole("max_position_embeddings"),
         rope_theta=p.rope_theta(),
         norm_eps=p.stored.get("rms_norm_eps", 1e-6),
+        norm_rounds_first=True,
         # transformers leaves the field out of some files where it is its own default; a head of its own then decides.
         tied_head=p.stored.get("tie_word_embeddings", "lm_head.weight" not in p.shapes),
     )

@@ -34,7 +34,8 @@ LARGEST_GRID = 25
 class TransformerConfig:
     """The shape of a denoiser and the ids it reserves. ``head_rows`` (``vocab_size`` if None) is the ``V`` of its logits.
 
-    ``rope_float32``: rotate queries and keys in float32 whatever the weights are, as LLaDA does.
+    ``rope_float32``: rotate queries and keys in float32 whatever the weights are, as LLaDA does. ``norm_rounds_first``: in types
+    below float32, round the normalised states before the norm's weight multiplies them, as Llama's code does.
     """
 
     vocab_size: Count
@@ -52,6 +53,7 @@ class TransformerConfig:
     rope_float32: bool = False
     qkv_bias: bool = False
     norm_eps: Positive = 1e-5
+    norm_rounds_first: bool = False
     tied_head: bool = False
     logit_shift: bool = False
     grid: Annotated[int, pydantic.Field(ge=1, le=LARGEST_GRID)] | None = None
@@ -102,6 +104,20 @@ class Attention(nn.Module):
         return self.out(attend(q, k, v).flatten(-2))
 
 
+class RMSNorm(nn.RMSNorm):
+    """torch's norm, which rounds once, at its end; or Llama's, which rounds what is normalised and then what is weighted."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config.width, eps=config.norm_eps)
+        self.rounds_first = config.norm_rounds_first
+
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        if not self.rounds_first or x.dtype == torch.float32:
+            return super().forward(x)
+        wide = x.float()
+        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+
+
 class SwiGLU(nn.Module):
     def __init__(self, width: int, ffn: int) -> None:
         super().__init__()
@@ -116,9 +132,9 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.attention_norm = RMSNorm(config)
         self.attention = Attention(config)
-        self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.ffn_norm = RMSNorm(config)
         self.ffn = SwiGLU(config.width, config.ffn)
 
     def forward(
@@ -141,7 +157,7 @@ class Transformer(nn.Module):
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.position = nn.Embedding(config.max_length, config.width) if config.positions == "learned" else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
-        self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.norm = RMSNorm(config)
         self.head = nn.Linear(config.width, config.head_rows or config.vocab_size, bias=False)
         if config.tied_head:
             self.head.weight = self.embedding.weight
