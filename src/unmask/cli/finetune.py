@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from unmask.cli.pretrain import shorten
-from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
+from unmask.cli.shell import Inline, announce, console, find_option, progress_bar, with_config
 from unmask.cli.train import read_from
 from unmask.runs.presets import load_preset
 from unmask.training.denoiser.second_stage import SecondStage, run_rounds, run_second_stage
@@ -65,6 +65,7 @@ class Finetune:
 
 def show_tuning(config: SecondStage, out: Path, resume: bool) -> None:
     """The second stage with two progress lines: orders, canvases. Prints its effect on held-out problems."""
+    announce(config)
     with progress_bar("{task.description}", "canvases") as progress:
         drawing = progress.add_task("decoding orders", total=config.data.problem_count)
         bar = progress.add_task("tuning", total=config.training.steps * config.training.batch)

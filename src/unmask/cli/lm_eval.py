@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
-from unmask.cli.shell import FIRST, console, find_option, progress_bar, require_new_folder, with_config
+from unmask.cli.shell import FIRST, announce, console, find_option, progress_bar, require_new_folder, with_config
 from unmask.evaluation.lm_eval.settings import AnswerOptions
 from unmask.evaluation.lm_eval.settings import LmEval as Config
 from unmask.generation.generate import Generation
@@ -51,6 +51,7 @@ class LmEval:
             from unmask.evaluation.lm_eval.run import run_lm_eval
         except ImportError as error:
             raise ValueError(f"benchmarks need lm-eval ({error}): pip install unmask[lm]") from error
+        announce(self.config)
         with progress_bar("{task.description}", "samples") as progress:
             bar = progress.add_task(self.config.task, total=None)
             results = run_lm_eval(

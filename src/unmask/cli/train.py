@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from unmask.cli.pretrain import shorten
-from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
+from unmask.cli.shell import Inline, announce, console, find_option, progress_bar, with_config
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.tasks.kinds import find_kind, find_preset, require_kind
@@ -66,6 +66,7 @@ def read_from(config: C, file: Path | None) -> C:
 
 def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
     """Train with a live line. Ctrl-C and SIGTERM let the step end and be saved."""
+    announce(config)
     with _defer_signals() as received, progress_bar("{task.description}", "steps") as progress:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""

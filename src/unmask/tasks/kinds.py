@@ -168,12 +168,12 @@ def require_kind(data: TaskKind, task: str) -> None:
         raise ValueError(f"the preset is for {data.kind}, not for {task}: name a preset of {task}, or leave --task out")
 
 
-def evaluation_set(task: str, denoiser_name: str, request: EvaluationRequest) -> EvaluationSet:
-    """Load the denoiser and the problems of a task that fit it."""
+def evaluation_set(task: str, denoiser_name: str, request: EvaluationRequest, **options: Any) -> EvaluationSet:
+    """Load the denoiser, with these options of ``load_denoiser``, and the problems of a task that fit it."""
     kind = find_kind(task)
     if request.clues is not None and not kind.has_clues:
         raise ValueError(f"--clues is for Sudoku: {task} problems have none")
-    return kind.evaluation(load_denoiser(denoiser_name), denoiser_name, request)
+    return kind.evaluation(load_denoiser(denoiser_name, **options), denoiser_name, request)
 
 
 def shuffle_rows(seed: int, step: int, batch: int, count: int) -> Int[Tensor, "B"]:

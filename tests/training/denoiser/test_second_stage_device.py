@@ -103,7 +103,7 @@ def test_dtype_and_device_options_of_the_command(tmp_path: Path, command: Call) 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--device", "cudaa"], "no device 'cudaa': expected cpu, cuda, cuda:1, mps or auto"),
+        (["--device", "cudaa"], "no device 'cudaa': expected auto, cpu, cuda, cuda:1, mps or spread"),
         (["--device", "meta"], "no device 'meta'"),
         (["--device", "xpu"], "there is no device 'xpu' here (Torch not compiled with XPU enabled): name another"),
         (["--dtype", "int8"], "dtype must be one of float32, bfloat16, got 'int8'"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from unmask.decoding.options import Decoding
+from unmask.denoisers.placement import Placement
 
 Likelihood = Literal["path", "monte_carlo"]
 
@@ -53,7 +54,7 @@ class AnswerOptions:
 
 
 @dataclass(frozen=True)
-class LmEval:
+class LmEval(Placement):
     """A benchmark run: a task, a denoiser, and how to answer.
 
     Attributes:
@@ -68,8 +69,6 @@ class LmEval:
         limit: Only the first so many problems.
         traces: So many samples leave traces, in the run's folder; those are decoded one by one.
         batch: Prompts decoded at a time. It changes speed and memory only.
-        dtype: float32, bfloat16 or float16.
-        device: Such as cuda; auto spreads the denoiser over all devices.
         unconfined: Run generated code without the sandbox. For code you trust.
         source: Where the published numbers stand.
         published: The numbers of the table row that a preset reproduces, by scheduler.
@@ -86,13 +85,12 @@ class LmEval:
     limit: int | None = None
     traces: int = 0
     batch: int = 8
-    dtype: str = "float32"
-    device: str = ""
     unconfined: bool = False
     source: str = ""
     published: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be at least 1, got {self.limit}")
         if self.traces < 0:

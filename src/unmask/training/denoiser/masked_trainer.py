@@ -136,14 +136,14 @@ def random_masks(mask_id: int, seed: int, weight: str) -> Masking:
 def masked_loss(
     denoiser: Tunable, canvas: Canvas, masks: Masks, forbidden: tuple[int, ...] = ()
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Cross-entropy of the scored tokens, and the share of them that are the denoiser's best.
+    """Cross-entropy of the scored tokens in float32, and the share of them that are the denoiser's best.
 
     ``forbidden`` tokens have probability 0, as in decoding; in pre-training the denoiser learns that by itself.
     """
     if canvas.truth.device != denoiser.device:
         canvas, masks = canvas.to(denoiser.device), masks.to(denoiser.device)
     tokens = canvas.truth.masked_fill(masks.hidden, denoiser.mask_id)
-    logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[masks.scored])
+    logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[masks.scored]).float()
     if forbidden:
         logits = logits.index_fill(1, torch.tensor(forbidden, device=logits.device), -torch.inf)
     target = canvas.truth[masks.scored]

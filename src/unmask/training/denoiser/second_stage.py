@@ -18,7 +18,7 @@ from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.lora import add_lora, merge, save_adapter
 from unmask.denoisers.masked_lm import MaskedLM
-from unmask.denoisers.placement import device_options, parse_dtype
+from unmask.denoisers.placement import Placement
 from unmask.denoisers.transformer import Transformer
 from unmask.evaluation.evaluate import evaluate
 from unmask.generation.text_canvas import copy_tokenizer
@@ -28,14 +28,14 @@ from unmask.tasks.kinds import Data
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.masked_trainer import MaskedTraining, Tunable, masked_loss, random_masks, train_masked
 from unmask.training.denoiser.path_masks import PathMasks, draw_orders
-from unmask.training.policy.run import DTYPES, PolicyRun, run_policy_training
+from unmask.training.policy.run import PolicyRun, run_policy_training
 
 MASKINGS = 8
 """Random masks per held-out problem, for the loss off the path."""
 
 
 @dataclass(frozen=True)
-class SecondStage:
+class SecondStage(Placement):
     """A denoiser, the scheduler it is tuned along, the problems and the training.
 
     ``order`` is a scheduler's name or a policy's folder; ``sas`` is the shipped policy of the denoiser. ``trained``: "all" weights
@@ -46,8 +46,6 @@ class SecondStage:
     ``adapter="lora"`` freezes the denoiser's own weights and trains matrices of that ``rank`` beside the linear layers of its
     trunk, scaled by ``alpha``/``rank``. The run keeps the adapter only or, ``merged``, a whole denoiser. A masked language model
     of transformers can only be tuned this way.
-
-    ``dtype`` and ``device`` are the denoiser's: "cuda", "auto" for spread over all GPUs, "" for the CPU.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -64,16 +62,13 @@ class SecondStage:
     rank: int = 8
     alpha: float = 16.0
     merged: bool = False
-    dtype: str = "float32"
-    device: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.adapter not in ("", "lora"):
             raise ValueError(f"adapter must be 'lora' or empty, got {self.adapter!r}")
         if self.rank < 1 or self.alpha <= 0:
             raise ValueError(f"rank must be at least 1 and alpha positive, got {self.rank} and {self.alpha}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.trained not in ("all", "head"):
             raise ValueError(f"trained must be 'all' or 'head', got {self.trained!r}")
         if self.adapter and self.trained != "all":
@@ -127,7 +122,7 @@ def run_second_stage(
         yield from train_masked(denoiser, paths, config.training, run, paths.masks, denoiser.forbidden_ids)
         denoiser.requires_grad_(False)
         _save(denoiser, config, run.folder / "denoiser")
-        tuned = load_denoiser(run.folder, parse_dtype(config.dtype), **device_options(config.device))
+        tuned = load_denoiser(run.folder, **config.options)
         after = {"step": config.training.steps, **measure_on_and_off_path(tuned, scheduler, held_out)}
         if not _complete(run.folder):
             run.log(after)
@@ -161,7 +156,7 @@ def run_rounds(
 
 
 def _tunable(config: SecondStage) -> Tunable:
-    denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype), **device_options(config.device))
+    denoiser = load_denoiser(config.denoiser, **config.options)
     if isinstance(denoiser, MaskedLM) and not config.adapter:
         raise ValueError(f"{config.denoiser} is a model of transformers: tune an adapter on it, with adapter = 'lora'")
     if any(parameter.is_meta for parameter in denoiser.parameters()):
