@@ -16,6 +16,7 @@ from unmask.cli.shell import FIRST, announce, console, find_option, progress_bar
 from unmask.evaluation.lm_eval.settings import AnswerOptions
 from unmask.evaluation.lm_eval.settings import LmEval as Config
 from unmask.generation.generate import Generation
+from unmask.report.benchmarks import published_key
 from unmask.report.terminal.text import Pieces
 from unmask.report.traces import record as trace
 from unmask.report.traces.text import trace_texts
@@ -89,7 +90,7 @@ def _write_traces(model: Any, count: int, folder: Path) -> Any:
 
 
 def _table(results: dict[str, Any], scheduler: str) -> Table:
-    published = results["published"].get(scheduler)
+    published = results["published"].get(published_key(scheduler))
     table = Table(f"{results['task']}, {scheduler}", "score", "95 % interval", "published")
     for name, value in results["scores"].items():
         low_high = results["intervals"].get(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,12 +64,13 @@ def read_from(config: C, file: Path | None) -> C:
 
 
 def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
-    """Train with a live line. Ctrl-C and SIGTERM let the step end and be saved."""
+    """Train with a live line. Ctrl-C and SIGTERM end it at once: the run is saved as it was when the step began."""
     announce(config)
-    with _defer_signals() as received, progress_bar("{task.description}", "steps") as progress:
+    records = run_policy_training(config, out, resume, needs=_show_needs)
+    with hand_over_interrupts(records), progress_bar("{task.description}", "steps") as progress:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""
-        for record in run_policy_training(config, out, resume, stop=lambda: bool(received), needs=_show_needs):
+        for record in records:
             for start in ("start_", ""):
                 if (nll := record.get(f"{start}nll")) is not None:
                     accuracy = f", {nll:.3f} nats per held-out token"
@@ -78,24 +78,18 @@ def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
                     accuracy = f", {share:.1%} of held-out problems solved"
             text = f"return {record['return']:.2f}, wrong reveals {record['wrong_reveals']:.2f}{accuracy}"
             progress.update(bar, completed=record["step"], description=text)
-    if received:
-        signal.raise_signal(received[0])  # the step was finished and saved: now the signal does what it does
+
+
+@contextlib.contextmanager
+def hand_over_interrupts(records: Any) -> Iterator[None]:
+    """An interrupt between two records of a training goes to the training, which saves what it has."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        records.throw(stop)
+        raise
 
 
 def _show_needs(needs: Needs) -> None:
     for line in needs.lines:
         console.print(line, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _defer_signals() -> Iterator[list[int]]:
-    """The signals to stop that have come; they have no other effect meanwhile."""
-    received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda got, _: received.append(got)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

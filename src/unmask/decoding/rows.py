@@ -12,7 +12,20 @@ from torch import Tensor
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Focus
 
-PER_ROW = ["tokens", "hidden", "index", "block", "place", "rows", "total", "seeds", "size", "budget", "block_step"]
+PER_ROW = [
+    "tokens",
+    "hidden",
+    "waiting",
+    "index",
+    "block",
+    "place",
+    "rows",
+    "total",
+    "seeds",
+    "size",
+    "budget",
+    "block_step",
+]
 """The attributes of ``LiveRows`` that have a row per live row."""
 
 
@@ -28,7 +41,7 @@ class LiveRows:
             hidden = hidden & attention
         if region is None:
             region = (hidden.long().cumsum(1) > 0) & (hidden.long().flip(1).cumsum(1).flip(1) > 0)
-        hidden = hidden if canvas.candidates is None else hidden & canvas.candidates
+        masks, hidden = hidden, hidden if canvas.candidates is None else hidden & canvas.candidates
         if bool((hidden & ~region).any()):
             raise ValueError(
                 "a hidden position lies outside the region: extend the region, or leave it out of the candidates"
@@ -39,12 +52,13 @@ class LiveRows:
             )
         self.result = tokens.clone()
         self.tokens, self.hidden, self.attention = tokens.clone(), hidden, attention
+        self.waiting = _waiting(canvas, masks & ~hidden)
         self.index = torch.where(region, region.long().cumsum(1) - 1, -1)
         block = decoding.block or max(1, length)
         self.block = torch.where(region, self.index // block, length)
         self.place = torch.where(region, self.index % block, -1)
         self.rows = torch.arange(batch, device=tokens.device)
-        self.total = hidden.sum(1)
+        self.total = self.unseen.sum(1)
         self.step = 0
         self.seeds = torch.arange(batch, device=tokens.device) if canvas.seeds is None else canvas.seeds
         self.size = torch.zeros(
@@ -52,12 +66,17 @@ class LiveRows:
         )
         self.size.scatter_add_(1, self.block.clamp(max=self.size.shape[1] - 1), hidden.long())
         self.budget = self.size if decoding.steps is None else spread(self.size, decoding.steps)
-        self.block_step = torch.zeros_like(self.total)
+        self.block_step = torch.zeros_like(self.rows)
         self._found: Int[Tensor, "b"] | None = None
         self.ends = torch.tensor(denoiser.end_ids, dtype=torch.long, device=tokens.device)
         self.stops = decoding.stop_at_end and not forced and len(self.ends) > 0
         self.filler = denoiser.pad_id if denoiser.pad_id is not None else (denoiser.end_ids or (denoiser.mask_id,))[0]
         self._retire()
+
+    @property
+    def unseen(self) -> Bool[Tensor, "b L"]:
+        """What schedulers take for hidden: what may be revealed, and what waits and never is."""
+        return self.hidden | self.waiting
 
     def eligible(self) -> Bool[Tensor, "b L"]:
         return self.hidden & (self.block == self._current()[:, None])
@@ -111,6 +130,11 @@ class LiveRows:
         if self.attention is not None:
             self.attention = self.attention[live]
         self._found = None
+
+
+def _waiting(canvas: Canvas, masks: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    """Of masks that are no candidates, those that wait."""
+    return torch.zeros_like(masks) if canvas.waiting is None else canvas.waiting & masks
 
 
 def spread(count: Int[Tensor, "B M"], steps: int) -> Int[Tensor, "B M"]:

@@ -11,7 +11,6 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import AT_ONCE
 from unmask.decoding.protocols import View
 
-
 LIKELIEST = 256
 """How many tokens of a distribution are ranked at first; eight times as many where a draw lies beyond them."""
 

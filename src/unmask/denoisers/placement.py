@@ -77,7 +77,9 @@ def find_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).strip().splitlines()[0].partition(". ")[0]
-        raise ValueError(f"there is no device {name!r} here ({reason}): name another, or auto for the best one") from None
+        raise ValueError(
+            f"there is no device {name!r} here ({reason}): name another, or auto for the best one"
+        ) from None
     return device
 
 

@@ -64,12 +64,6 @@ class ProcessGroup:
         """This process's share of ``count`` rows, contiguous."""
         return torch.arange(count).tensor_split(self.size)[self.accelerator.process_index]
 
-    def split_prompts(self, prompts: int) -> Int[Tensor, "p"]:
-        """This process's share of a training step, in which every process must have work."""
-        if prompts < self.size:
-            raise ValueError(f"{self.size} processes cannot share {prompts} prompts: use at least {self.size} prompts")
-        return self.split(prompts)
-
     def round_robin(self, items: Sequence[T]) -> Sequence[T]:
         """Every ``size``-th item: of sorted ones each process gets some of every kind."""
         return items[self.accelerator.process_index :: self.size]

@@ -81,7 +81,9 @@ def test_best_validation_is_kept_including_the_start(
     config = dataclasses.replace(TRAINING, steps=4, validate_every=2)
     held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
     validation = iter(scores)
-    monkeypatch.setattr("unmask.training.policy.trainer.free_running_accuracy", lambda *_: next(validation))
+    monkeypatch.setattr(
+        "unmask.training.policy.trainer.validate_free_running", lambda *_: {"accuracy": next(validation)}
+    )
     denoiser, policy = small()
     weights = lambda: [p.detach().clone() for p in policy.parameters()]  # noqa: E731
     after, run = [weights()], Run.create(tmp_path / "run", config)

@@ -14,6 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from unmask.evaluation.lm_eval.tasks import MAIN_METRIC, load_task
 from unmask.evaluation.statistics import wilson
 from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import to_jsonable
+from unmask.runs.presets import list_presets, load_preset
 from unmask.runs.processes import count_processes, current_group
 from unmask.runs.run import Run
 
@@ -82,13 +84,29 @@ def run_lm_eval(
         except ScoredElsewhere:
             return None
         results = {"task": config.task, "main": MAIN_METRIC[config.task], **found}
-        results |= {"published": config.published, "source": config.source, "model": model.get_model_info()}
+        results |= {"published": find_published(config), "source": config.source, "model": model.get_model_info()}
         lines = (json.dumps(to_jsonable(_score_line(sample), finite=True)) + "\n" for sample in results.pop("samples"))
         atomic_write(run.folder / "scores.jsonl", "".join(lines).encode())
         atomic_write(
             run.folder / "results.json", (json.dumps(to_jsonable(results, finite=True), indent=2) + "\n").encode()
         )
     return results
+
+
+def find_published(config: LmEval) -> dict[str, float]:
+    """The published numbers of a preset, by scheduler; none where a setting of the run is not the preset's."""
+    if not config.published or config.limit is not None:
+        return {}
+    own = _comparable(config)
+    presets = (load_preset(entry.name, LmEval, "lm_eval") for entry in list_presets("lm_eval"))
+    return config.published if any(_comparable(preset) == own for preset in presets) else {}
+
+
+def _comparable(config: LmEval) -> dict[str, Any]:
+    """What a published number depends on: everything but the scheduler, where the run takes place and what it leaves behind."""
+    ignored = dict.fromkeys(("tokenizer", "data", "device", "source"), "")
+    answers = replace(config.answers, scheduler="", seed=0)
+    return to_jsonable(replace(config, **ignored, answers=answers, batch=1, traces=0, unconfined=False))
 
 
 def evaluate_task(

@@ -29,7 +29,9 @@ class Pretrain(Placement):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dtype != "float32":
-            raise ValueError(f"a denoiser is trained in float32, got dtype {self.dtype!r}: load it in another type later")
+            raise ValueError(
+                f"a denoiser is trained in float32, got dtype {self.dtype!r}: load it in another type later"
+            )
         expected = self.data.shape()
         wrong = {key: getattr(self.model, key) for key in expected if getattr(self.model, key) != expected[key]}
         if "grid" in wrong and self.model.grid is None:

@@ -1,7 +1,7 @@
 """The second stage as a run directory, from a preset: fine-tune a denoiser along fixed orders (Eq. second_stage_loss).
 
 ``max_θ E_x[R_θ(x, σ̂)]``: the order σ̂ is a deterministic rollout of a learned policy or any other scheduler, drawn with the initial
-denoiser (``refresh`` draws again as it changes). The loss off the path is measured beside it.
+denoiser (``refresh`` draws again as it changes) when a step needs it. The loss off the path is measured beside it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Scheduler, Task
 from unmask.denoisers.checkpoint import save_denoiser
@@ -96,23 +98,28 @@ def run_second_stage(
     held_out = source.held_out(config.validate, config.validation)
     run = Run.create(folder, config, resume=resume, may_differ=("device",))
     with run.lock():
-        canvas = source.fixed()
-        paths = PathMasks(
-            canvas,
-            denoiser.mask_id,
-            lambda: draw_orders(denoiser, scheduler, canvas, config.training.seed, progress=progress),
-            config.loss_on,
-            config.random_share,
-            config.refresh,
-            config.training.seed,
-            run,
-            source.vary,
-        )
+        canvas, seed = source.fixed(), config.training.seed
         if config.adapter:
-            add_lora(denoiser, config.rank, config.alpha, seed=config.training.seed)
+            add_lora(denoiser, config.rank, config.alpha, seed=seed)
         else:
             for name, parameter in denoiser.named_parameters():
                 parameter.requires_grad_(config.trained == "all" or name.startswith("head."))
+
+        def draw(rows: Int[Tensor, "n"]) -> Int[Tensor, "n L"]:
+            return draw_orders(denoiser, scheduler, canvas.rows(rows), seed, progress=progress, numbers=rows)
+
+        paths = PathMasks(
+            canvas,
+            denoiser.mask_id,
+            draw,
+            config.loss_on,
+            config.random_share,
+            config.refresh,
+            seed,
+            run,
+            source.vary,
+            {name: p for name, p in denoiser.named_parameters() if p.requires_grad},
+        )
         before = next((record for record in run.metrics() if record.get("step") == 0), None)
         if before is None:
             run.rewind(None)

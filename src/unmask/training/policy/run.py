@@ -22,7 +22,8 @@ from unmask.tasks.kinds import Data, GeneratedKind
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import PolicyJob, train_policy
+from unmask.training.policy.trainer import PolicyJob, share_prompts, train_policy
+
 
 @dataclass(frozen=True)
 class PolicyRun(Placement):
@@ -91,7 +92,9 @@ def run_policy_training(
     before the first one; a run that does not fit into memory is refused then.
     """
     if config.device == SPREAD:
-        raise ValueError("a policy is trained beside the denoiser on one device: expected auto, cpu, cuda or mps, got spread")
+        raise ValueError(
+            "a policy is trained beside the denoiser on one device: expected auto, cpu, cuda or mps, got spread"
+        )
     if (chosen := find_device(config.device)).type == "cuda":
         torch.cuda.set_device(chosen)
     accelerator = start_accelerator(config.training.mixed_precision, cpu=config.on_cpu)
@@ -111,7 +114,7 @@ def run_policy_training(
             _copy_weights(policy, config.start, denoiser)
         held_out = source.held_out(config.training.validate, config.validation)
         validation = held_out.canvas(range(len(held_out)))
-        mine = source(0, config.training.prompts).rows(processes.split_prompts(config.training.prompts))
+        mine = source(0, config.training.prompts).rows(share_prompts(config.training, processes)[0])
         found = preflight(denoiser, policy, mine, config.training)
         needs(dataclasses.replace(found, processes=processes.size))
         found.require()
