@@ -17,12 +17,13 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas, DeclaredScheduler, View
 from unmask.denoisers.loading import load_denoiser
 from unmask.generation.text_canvas import prompt_canvas
+from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.tasks.arithmetic import Arithmetic
 from unmask.tasks.jsonl import TextData, TextProblems
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.methods import choose_method
-from unmask.training.policy.rollout import collect
+from unmask.training.policy.rollout import _candidate_rewards, collect
 from unmask.training.policy.validation import share_before_end
 
 POLICY = PolicyConfig(kind="transformer", width=8, n_layers=1, n_heads=2, tokens=False,
@@ -85,22 +86,18 @@ def test_what_is_left_out_is_padding() -> None:
 
 def test_the_reward_of_pads_is_weighed() -> None:
     denoiser = text_denoiser(**Arithmetic.shape(), forbidden_ids=())
-    data = Arithmetic(count=2, length=40, pads="end")
-    training = PolicyTraining(prompts=2, group=2, advantage="trajectory")
-    rollouts = []
-    for weight in (1.0, 0.25):
-        torch.manual_seed(0)
-        method = choose_method(training, OrderPolicy(POLICY))
-        canvas = replace(data, pad_weight=weight)(0, 2)
-        rollouts.append(collect(denoiser, method, canvas, torch.arange(4)))
-    behind = data(0, 2).region & ~replace(data, pads="hidden")(0, 2).candidates  # pyright: ignore
-    rows = torch.arange(len(rollouts[0].reward)) * 4 // len(rollouts[0].reward) // 2
-    plain, weighed = (rollout.reward for rollout in rollouts)
-    ratio = torch.where(behind[rows], 0.25, 1.0)
-    assert bool((plain[torch.isfinite(plain)] != 0).any())
-    finite = torch.isfinite(plain)
-    torch.testing.assert_close(weighed[finite], (plain * ratio)[finite])
-    assert "rollout_before_end" in rollouts[0].totals
+    data = Arithmetic(count=2, length=40, pads="end", pad_weight=0.25)
+    method = choose_method(PolicyTraining(prompts=2, group=1), OrderPolicy(POLICY))
+    canvas = data(0, 2)
+    states = unmask(denoiser, confidence, canvas, forced=True).states
+    assert states is not None and states.target_logp is not None
+    behind = canvas.region & ~replace(data, pads="hidden")(0, 2).candidates  # pyright: ignore
+    plain = states.target_logp.clamp(min=-10)
+    weighed = _candidate_rewards(denoiser, method, canvas, states)
+    assert 0 < int(behind.sum()) < int(canvas.region.sum())  # pyright: ignore
+    torch.testing.assert_close(weighed, plain * torch.where(behind[states.row], 0.25, 1.0))
+    rollout = collect(denoiser, method, canvas, torch.arange(2))
+    assert 0 <= rollout.summary["rollout_before_end"] <= 1
 
 
 def test_when_the_first_end_token_is_revealed() -> None:
