@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from unmask.cli.shell import (
     FIRST,
     Inline,
-    announce,
     console,
     progress_bar,
     quote_command,
@@ -72,7 +71,7 @@ class Evaluate:
     def run(self) -> None:
         self._check_outputs()
         request = EvaluationRequest(self.data, self.limit, self.seed, self.clues)
-        found = evaluation_set(self.task, self.denoiser, request, **announce(self.placement))
+        found = evaluation_set(self.task, self.denoiser, request, **self.placement.options)
         model, problems = found.denoiser, found.task
         about = trace.About(self.task, self.denoiser, found.label_token, found.grid)
         names = find_kind(self.task).schedulers if self.schedulers is None else self.schedulers
@@ -83,6 +82,7 @@ class Evaluate:
         if not FIRST:
             return  # of several processes one writes
         console.print(terminal.comparison(report))
+        console.print(f"decoded on {self.placement.describe()}")
         if self.by_difficulty:
             console.print(terminal.strata(report))
         if self.json is not None:

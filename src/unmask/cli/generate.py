@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from rich.text import Text
 
-from unmask.cli.shell import Inline, announce, console, moving_picture, require_new_folder
+from unmask.cli.shell import Inline, console, moving_picture, require_new_folder
 from unmask.decoding.loop import Step
 from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
@@ -70,7 +70,7 @@ class Generate:
         if self.traces is not None:
             require_new_folder(self.traces)
         words = load_tokenizer(self.tokenizer or self.denoiser)
-        model = load_denoiser(self.denoiser, **announce(self.placement))
+        model = load_denoiser(self.denoiser, **self.placement.options)
         scheduler, pieces = load_scheduler(self.scheduler, model, self.denoiser), Pieces(words)
         batch = self.batch if self.traces is None else 1  # a trace counts the denoiser calls of its own problem
         for start in range(0, len(prompts), batch):
@@ -105,7 +105,7 @@ class Generate:
         if self.json:
             sys.stdout.write(json_text.dumps({"prompt": prompt, "text": text, **_record(done, row, canvas)}) + "\n")
         else:
-            console.print(_heading(done, row, *number), style="dim")
+            console.print(f"{_heading(done, row, *number)} on {self.placement.describe()}", style="dim")
             console.print(shown.row(row) if console.is_terminal else Text(printable(text)), soft_wrap=True)
 
     @contextmanager

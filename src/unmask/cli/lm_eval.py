@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes
 
-from unmask.cli.shell import FIRST, announce, console, find_option, progress_bar, require_new_folder, with_config
+from unmask.cli.shell import FIRST, console, find_option, progress_bar, require_new_folder, with_config
 from unmask.evaluation.lm_eval.settings import AnswerOptions
 from unmask.evaluation.lm_eval.settings import LmEval as Config
 from unmask.generation.generate import Generation
@@ -52,7 +52,6 @@ class LmEval:
             from unmask.evaluation.lm_eval.run import run_lm_eval
         except ImportError as error:
             raise ValueError(f"benchmarks need lm-eval ({error}): pip install unmask[lm]") from error
-        announce(self.config)
         with progress_bar("{task.description}", "samples") as progress:
             bar = progress.add_task(self.config.task, total=None)
             results = run_lm_eval(
@@ -65,7 +64,7 @@ class LmEval:
         if results is None:
             return  # the first process has them
         console.print(_table(results, self.config.answers.scheduler))
-        console.print(_cost(results), soft_wrap=True)
+        console.print(f"{_cost(results)}, on {self.config.describe()}", soft_wrap=True)
         if self.config.traces:
             console.print(f"to see samples step by step: unmask view {self.out / 'traces'}", soft_wrap=True)
         console.print(f"results in {self.out / 'results.json'}; to reproduce them in another folder:", soft_wrap=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from unmask.cli.shell import Inline, announce, console, find_option, progress_bar, with_config
+from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
 from unmask.runs.presets import load_preset
 from unmask.training.denoiser.pretrain import Pretrain as Config
 from unmask.training.denoiser.pretrain import pretrain
@@ -37,7 +37,7 @@ class Pretrain:
 
     def run(self) -> None:
         show_pretraining(shorten(self.config, self.seed, samples=self.samples), self.out, self.resume)
-        console.print(f"the denoiser is in {self.out / 'denoiser'}")
+        console.print(f"the denoiser, trained on {self.config.describe()}, is in {self.out / 'denoiser'}")
 
 
 def shorten(config: C, seed: int | None, **training: int | None) -> C:
@@ -51,7 +51,6 @@ def shorten(config: C, seed: int | None, **training: int | None) -> C:
 
 def show_pretraining(config: Config, out: Path, resume: bool) -> None:
     """Train with a live line."""
-    announce(config)
     with progress_bar("{task.description}", "canvases") as progress:
         bar = progress.add_task("training", total=config.training.steps * config.training.batch)
         for record in pretrain(config, out, resume):

@@ -295,14 +295,6 @@ def progress_bar(description: str, unit: str) -> Progress:
     )
 
 
-def announce(placement: Any) -> dict[str, Any]:
-    """The options of ``load_denoiser``; says in one line on stderr where the denoiser will run."""
-    options = placement.options
-    if FIRST:
-        errors.print(f"the denoiser runs on {placement.describe()}", style="dim", soft_wrap=True)
-    return options
-
-
 def set_threads() -> None:
     """As many threads as this process may use cores, unless the environment says otherwise."""
     if "OMP_NUM_THREADS" not in os.environ:

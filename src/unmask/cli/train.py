@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from unmask.cli.pretrain import shorten
-from unmask.cli.shell import Inline, announce, console, find_option, progress_bar, with_config
+from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.tasks.kinds import find_kind, find_preset, require_kind
@@ -65,8 +65,12 @@ def read_from(config: C, file: Path | None) -> C:
 
 def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
     """Train with a live line. Ctrl-C and SIGTERM end it at once: the run is saved as it was when the step began."""
-    announce(config)
-    records = run_policy_training(config, out, resume, needs=_show_needs)
+
+    def show_needs(needs: Needs) -> None:
+        for line in (*needs.lines, f"the denoiser runs on {config.describe()}"):
+            console.print(line, soft_wrap=True)
+
+    records = run_policy_training(config, out, resume, needs=show_needs)
     with hand_over_interrupts(records), progress_bar("{task.description}", "steps") as progress:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""
@@ -88,8 +92,3 @@ def hand_over_interrupts(records: Any) -> Iterator[None]:
     except KeyboardInterrupt as stop:
         records.throw(stop)
         raise
-
-
-def _show_needs(needs: Needs) -> None:
-    for line in needs.lines:
-        console.print(line, soft_wrap=True)
