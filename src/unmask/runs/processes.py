@@ -41,6 +41,11 @@ def count_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def is_first() -> bool:
+    """Whether this is the only process, or the first of several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def current_group(patience: timedelta = PATIENCE, cpu: bool = False) -> ProcessGroup | None:
     """The processes of an ``accelerate launch`` or of torchrun; None for a single process."""
     return ProcessGroup(start_accelerator(patience=patience, cpu=cpu)) if count_processes() > 1 else None
