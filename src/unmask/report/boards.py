@@ -11,8 +11,16 @@ from unmask.report.traces.format import Trace, TracedTrajectory
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 
 
+SECONDS_PER_STEP, PAUSE = 0.16, 3.0
+"""The pace of the animation, and how long the end stays before it starts again."""
+
+
 def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str:
-    """Two schedulers on one puzzle side by side, cells coloured by step, wrong ones crossed."""
+    """Two schedulers on one puzzle side by side, cells coloured by step, wrong ones crossed.
+
+    Each cell appears at its step, by style sheet alone, so that it also moves where scripts do not run (an image
+    in a README). Readers who prefer reduced motion see the last frame.
+    """
     if trace.grid is None:
         raise ValueError("the figure shows boards: expected a trace of a puzzle, got text")
     if len(trace.trajectories) < 2:
@@ -38,6 +46,7 @@ def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
             f'role="img" aria-label="{escape(label)}" font-family="{escape(FONT)}">',
             f"<title>{escape(label)}</title>",
+            _animation(max(first.steps, second.steps)),
             f'<defs><linearGradient id="ramp">{ramp}</linearGradient><pattern id="hatch" width="7" height="7" '
             'patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><path d="M0 0V7" stroke="#14181f" stroke-width="2" '
             'stroke-opacity=".35"/></pattern></defs>',
@@ -67,20 +76,22 @@ def _board(trace: Trace, trajectory: TracedTrajectory, left: int, top: int, cell
     name = "learned order (SAS)" if trajectory.scheduler == "sas" else f"{trajectory.scheduler} order"
     out = [
         f'<text x="{left}" y="{top - 44}" font-size="20" font-weight="650" fill="#14181f">{escape(name)}</text>',
-        f'<text x="{left}" y="{top - 18}" font-size="15" font-weight="600" fill="{colour}">{verdict}'
+        f'<text class="s{trajectory.steps}" x="{left}" y="{top - 18}" font-size="15" font-weight="600" fill="{colour}">{verdict}'
         + (f", the first at step {trajectory.step[first] + 1}" if first is not None else "")
         + "</text>",
     ]
     for position, token in enumerate(trajectory.tokens):
         x, y = left + position % size * cell, top + position // size * cell
-        fill = "#ffffff"
+        fill, group = "#ffffff", ("", "")
         if position in step:
+            out.append(f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="#ffffff" stroke="#dcdfe4"/>')
+            group = (f'<g class="s{step[position]}">', "</g>")
             red, green, blue = (
                 round(0.72 * int(c) + 0.28 * 255)
                 for c in re.findall(r"\d+", heat(step[position] / max(1, trajectory.steps - 1)))
             )
             fill = f"rgb({red},{green},{blue})"
-        out.append(f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="{fill}" stroke="#dcdfe4"/>')
+        out.append(f'{group[0]}<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="{fill}" stroke="#dcdfe4"/>')
         if wrong[position]:
             out.append(f'<rect x="{x}" y="{y}" width="{cell}" height="{cell}" fill="url(#hatch)"/>')
             out.append(f'<path d="M{x + 31} {y + 6}l7 7m0 -7l-7 7" stroke="#14181f" stroke-width="2.2"/>')
@@ -91,6 +102,7 @@ def _board(trace: Trace, trajectory: TracedTrajectory, left: int, top: int, cell
         )
         if position in step:
             out.append(f'<text x="{x + 4}" y="{y + 12}" font-size="9.5" fill="#14181f">{step[position] + 1}</text>')
+        out.append(group[1])
     for n in range(size + 1):
         for along, box in ((n % shape.box_rows, "row"), (n % shape.box_cols, "column")):
             if along == 0:
@@ -99,8 +111,19 @@ def _board(trace: Trace, trajectory: TracedTrajectory, left: int, top: int, cell
     if first is not None:
         x, y = left + trajectory.order[first] % size * cell + 1.5, top + trajectory.order[first] // size * cell + 1.5
         box = f'x="{x}" y="{y}" width="{cell - 3}" height="{cell - 3}"'
-        out.append(f'<rect {box} fill="none" stroke="#14181f" stroke-width="3.5"/>')
+        out.append(f'<rect class="s{trajectory.step[first]}" {box} fill="none" stroke="#14181f" stroke-width="3.5"/>')
     return out
+
+
+def _animation(steps: int) -> str:
+    """A style sheet in which everything of class ``sN`` is hidden until step N, then shown until the animation begins again."""
+    seconds = steps * SECONDS_PER_STEP + PAUSE
+    rules = []
+    for step in range(steps + 1):
+        at = 100 * step * SECONDS_PER_STEP / seconds
+        rules.append(f"@keyframes k{step}{{0%,{at:.2f}%{{opacity:0}}{at + 0.6:.2f}%,100%{{opacity:1}}}}")
+        rules.append(f".s{step}{{animation:k{step} {seconds:.2f}s infinite}}")
+    return f"<style>@media (prefers-reduced-motion: no-preference){{{''.join(rules)}}}</style>"
 
 
 def _summarize(trace: Trace, trajectory: TracedTrajectory) -> str:
