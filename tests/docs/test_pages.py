@@ -64,8 +64,13 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(config, training=training, data=replace(config.data, length=8))
 
     monkeypatch.setattr(policy_run, "load_preset", shrink)
-    examples = [{"prompt": f"w{n} w3", "completion": "w4 w5"} for n in range(2, 20)]
+    examples = [{"prompt": f"w{n} w{m}", "completion": "w4 w5"} for n in range(2, 12) for m in range(2, 12)]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, examples)))
+    folder = tmp_path / "benchmarks" / "gsm8k"
+    folder.mkdir(parents=True)
+    for split in ("train", "test"):
+        rows = [{"question": f"What is {n} + 1?", "answer": f"It is {n + 1}.\n#### {n + 1}"} for n in range(8)]
+        (folder / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.chdir(tmp_path)
 
 
