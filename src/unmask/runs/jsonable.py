@@ -5,21 +5,22 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 
-def to_jsonable(value: Any, finite: bool = False, place: str = "the top") -> Any:
+def to_jsonable(value: Any, finite: bool | Literal["null"] = False, place: str = "the top") -> Any:
     """`value` as JSON data: dataclasses to dicts, tuples to lists, tensors to (lists of) numbers.
 
-    With `finite`, NaN and the infinities, which JSON lacks, become "NaN", "Infinity" and "-Infinity", which `float()` reads back.
+    With `finite`, NaN and the infinities, which JSON lacks, become "NaN", "Infinity" and "-Infinity", which `float()` reads back;
+    with "null" they become None.
     """
     value = _unwrap(value)
     if isinstance(value, float) and finite and not math.isfinite(value):
-        return json.dumps(value)
+        return None if finite == "null" else json.dumps(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):

@@ -19,7 +19,7 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.second_stage import SecondStage, run_second_stage
 from unmask_studies import paper_numbers
-from unmask_studies.reports import evaluate_scheduler, get_denoiser, versus
+from unmask_studies.reports import compare_rows, evaluate_scheduler, get_denoiser
 from unmask_studies.sets import Sets
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, against_baseline, describe, label, limits, solved
@@ -93,7 +93,7 @@ class SecondStageStudy(GridStudy):
                 start = "sas" if used == SECOND_ROUND else used
                 before = report_from_json(results[BEFORE, start]).rows[0]
                 after = report_from_json(results[along, used]).rows[0]
-                after = replace(after, versus=versus(after, before))
+                after = compare_rows(after, before)
                 own = used == along
                 paper = paper_numbers.SECOND_STAGE.get(along) if own else None
                 rows.append(
