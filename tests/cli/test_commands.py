@@ -25,8 +25,9 @@ from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.report.terminal import tables as terminal
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
-from unmask.tasks.sudoku import parse as parse_board
-from unmask.tasks.sudoku import read_csv, solve
+from unmask.tasks.sudoku.files import read_csv
+from unmask.tasks.sudoku.grid import parse as parse_board
+from unmask.tasks.sudoku.solver import solve
 from unmask.training.policy.run import PolicyRun
 from unmask_studies.catalogue import list_studies
 
@@ -83,7 +84,7 @@ REFUSED = {
     "evaluate --data small.csv": "decodes 9x9 boards, but the puzzles are 4x4",
     "evaluate --data broken.csv": "broken.csv, line 2: clues clash: digit 5 stands twice in row 1",
     "evaluate --limit 0": "at least one puzzle",
-    "evaluate --limit 2 --batch 0": "batch must be at least 1, got 0",
+    "evaluate --limit 2 --batch 0": "batch: expected a number greater than or equal to 1",
     "evaluate --limit 2 --clues roa": "a range such as 30-40, got 'roa'",
     "evaluate --limit 2 --baseline confidnce": "the baseline 'confidnce' is not among the schedulers",
     "evaluate --limit 2 --schedulers ,": "name at least one scheduler",
@@ -148,6 +149,8 @@ def test_help_lists_every_command_and_shows_examples_on_lines_of_their_own(comma
 def test_help_and_mistyped_commands_do_not_import_torch(tmp_path: Path, words: str) -> None:
     script = f"""import sys
 from unmask.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("unchecked")
 sys.argv = ["unmask", *{words.split()!r}]
 try:
     main()

@@ -26,6 +26,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Denoiser, Scheduler, Task
 from unmask.evaluation.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
 from unmask.runs.atomic import atomic_write
+from unmask.runs.config import Count, Seed, config
 from unmask.runs.jsonable import to_jsonable
 from unmask.runs.processes import ProcessGroup
 
@@ -33,7 +34,7 @@ Progress = Callable[[str, int], None]
 """Called with a scheduler's name and the number of problems that it has just finished."""
 
 
-@dataclass(frozen=True)
+@config
 class EvaluationOptions:
     """What an evaluation decodes and measures, whatever the schedulers and the decodings.
 
@@ -49,15 +50,9 @@ class EvaluationOptions:
     denoiser: str = "denoiser"
     baseline: str | None = None
     limit: int | None = None
-    batch: int = 64
-    seed: int = 0
+    batch: Count = 64
+    seed: Seed = 0
     likelihood: bool = True
-
-    def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch must be at least 1, got {self.batch}")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
 
 
 @dataclass(frozen=True)
