@@ -64,6 +64,7 @@ REFUSED = {
     "": "expected a command: demo, play, decode",
     "decod": "no command 'decod': expected one of demo, .* did you mean 'decode'",
     "decode": "decode needs PUZZLE",
+    "decode --blok 3 1234": "decode has no option --blok; did you mean '--block'",
     "decode absent.csv": "cannot read absent.csv: No such file",
     "decode 123": "expected a board of 16, 36 or 81 cells, got 3",
     f"decode {'x' + PUZZLE[1:]}": "got 'x' at character 1",
