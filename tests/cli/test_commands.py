@@ -33,6 +33,7 @@ from unmask_studies.catalogue import list_studies
 
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 MODEL = ("--denoiser", "sudoku-9x9-imperfect")
+pytestmark = pytest.mark.usefixtures("unchecked")
 TINY = """# A run of seconds.
 [model]
 vocab_size = 5
@@ -150,8 +151,6 @@ def test_help_lists_every_command_and_shows_examples_on_lines_of_their_own(comma
 def test_help_and_mistyped_commands_do_not_import_torch(tmp_path: Path, words: str) -> None:
     script = f"""import sys
 from unmask.cli.main import main
-
-pytestmark = pytest.mark.usefixtures("unchecked")
 sys.argv = ["unmask", *{words.split()!r}]
 try:
     main()
