@@ -13,7 +13,7 @@ from typing import cast
 
 from unmask.report import figures
 from unmask.report.gather import report_from_json
-from unmask.runs.presets import load_preset
+from unmask.runs.presets import change_training, load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.source import SudokuData
@@ -49,9 +49,7 @@ class SecondStageStudy(GridStudy):
 
     @property
     def stage(self) -> SecondStage:
-        stage = load_preset(self.tuning_preset, SecondStage, "finetune")
-        if self.samples is not None:
-            stage = replace(stage, training=replace(stage.training, samples=self.samples))
+        stage = change_training(load_preset(self.tuning_preset, SecondStage, "finetune"), samples=self.samples)
         if self.puzzles is not None:
             stage = replace(stage, data=replace(cast(SudokuData, stage.data), puzzles=self.puzzles))
         return stage if self.validate is None else replace(stage, validate=self.validate)
