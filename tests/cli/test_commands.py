@@ -25,13 +25,15 @@ from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.report.terminal import tables as terminal
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
-from unmask.tasks.sudoku import parse as parse_board
-from unmask.tasks.sudoku import read_csv, solve
+from unmask.tasks.sudoku.files import read_csv
+from unmask.tasks.sudoku.grid import parse as parse_board
+from unmask.tasks.sudoku.solver import solve
 from unmask.training.policy.run import PolicyRun
 from unmask_studies.catalogue import list_studies
 
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 MODEL = ("--denoiser", "sudoku-9x9-imperfect")
+pytestmark = pytest.mark.usefixtures("unchecked")
 TINY = """# A run of seconds.
 [model]
 vocab_size = 5
@@ -63,6 +65,7 @@ REFUSED = {
     "": "expected a command: demo, play, decode",
     "decod": "no command 'decod': expected one of demo, .* did you mean 'decode'",
     "decode": "decode needs PUZZLE",
+    "decode --blok 3 1234": "decode has no option --blok; did you mean '--block'",
     "decode absent.csv": "cannot read absent.csv: No such file",
     "decode 123": "expected a board of 16, 36 or 81 cells, got 3",
     f"decode {'x' + PUZZLE[1:]}": "got 'x' at character 1",
@@ -83,7 +86,7 @@ REFUSED = {
     "evaluate --data small.csv": "decodes 9x9 boards, but the puzzles are 4x4",
     "evaluate --data broken.csv": "broken.csv, line 2: clues clash: digit 5 stands twice in row 1",
     "evaluate --limit 0": "at least one puzzle",
-    "evaluate --limit 2 --batch 0": "batch must be at least 1, got 0",
+    "evaluate --limit 2 --batch 0": "batch: expected a number greater than or equal to 1",
     "evaluate --limit 2 --clues roa": "a range such as 30-40, got 'roa'",
     "evaluate --limit 2 --baseline confidnce": "the baseline 'confidnce' is not among the schedulers",
     "evaluate --limit 2 --schedulers ,": "name at least one scheduler",

@@ -21,5 +21,7 @@ def test_notebook_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     config.write_text(json.dumps({**json.loads(config.read_text()), "max_sequence_length": 512}))
     monkeypatch.setenv("UNMASK_EXAMPLE_MODEL", str(stand_in))
     notebook = nbformat.read(file, as_version=4)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are stripped before a notebook is committed"
+    assert not any(cell.get("outputs") for cell in notebook.cells), (
+        "outputs are stripped before a notebook is committed"
+    )
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path}}).execute()

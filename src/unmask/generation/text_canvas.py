@@ -202,6 +202,16 @@ def whole_texts(denoiser: Denoiser, tokenizer: Tokenizer, canvas: TextCanvas, to
     ]
 
 
+def is_conversation(prompt: Any) -> bool:
+    """Whether this is a list of turns, each with the texts "role" and "content"."""
+    return (
+        isinstance(prompt, list)
+        and bool(prompt)
+        and all(isinstance(turn, dict) and turn.keys() == {"role", "content"} for turn in prompt)
+        and all(isinstance(text, str) for turn in prompt for text in turn.values())
+    )
+
+
 def as_turns(prompt: Prompt) -> list[dict[str, str]]:
     """A conversation: a text is the only turn of its user."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
