@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
 from support.text import tiny_llada
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))

@@ -18,20 +18,25 @@ def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str
     """
     if trace.grid is None:
         raise ValueError("the figure shows boards: expected a trace of a puzzle, got text")
+    pair = _choose_pair(trace, left, right)
+    return templates.render(
+        "hero.svg",
+        label="; ".join(_summarize(trace, one) for one in pair),
+        ramp=[(n, heat(n / 100)) for n in (0, 25, 50, 75, 100)],
+        boards=[_board(trace, one) for one in pair],
+        **{name: getattr(trace.grid, name) for name in ("size", "box_rows", "box_cols")},
+    )
+
+
+def _choose_pair(trace: Trace, left: str | None, right: str | None) -> tuple[TracedTrajectory, TracedTrajectory]:
+    """By name, or one that fails and one that solves the puzzle."""
     if len(trace.trajectories) < 2:
         names = [trajectory.scheduler for trajectory in trace.trajectories]
         raise ValueError(f"the figure compares two schedulers, but the trace has {names}")
     failing = [one for one in trace.trajectories if trace.solved(one) is False]
     first = trace.trajectory(left) if left else (failing or list(trace.trajectories))[0]
     rest = [one for one in trace.trajectories if one is not first]
-    second = trace.trajectory(right) if right else next((one for one in rest if trace.solved(one)), rest[0])
-    return templates.render(
-        "hero.svg",
-        label="; ".join(_summarize(trace, one) for one in (first, second)),
-        ramp=[(n, heat(n / 100)) for n in (0, 25, 50, 75, 100)],
-        boards=[_board(trace, one) for one in (first, second)],
-        **{name: getattr(trace.grid, name) for name in ("size", "box_rows", "box_cols")},
-    )
+    return first, trace.trajectory(right) if right else next((one for one in rest if trace.solved(one)), rest[0])
 
 
 def _board(trace: Trace, trajectory: TracedTrajectory) -> dict[str, Any]:
