@@ -204,12 +204,9 @@ def whole_texts(denoiser: Denoiser, tokenizer: Tokenizer, canvas: TextCanvas, to
 
 def is_conversation(prompt: Any) -> bool:
     """Whether this is a list of turns, each with the texts "role" and "content"."""
-    return (
-        isinstance(prompt, list)
-        and bool(prompt)
-        and all(isinstance(turn, dict) and turn.keys() == {"role", "content"} for turn in prompt)
-        and all(isinstance(text, str) for turn in prompt for text in turn.values())
-    )
+    turns = prompt if isinstance(prompt, list) else []
+    texts = [turn.get(key) for turn in turns if isinstance(turn, dict) for key in ("role", "content")]
+    return bool(turns) and len(texts) == 2 * len(turns) and all(isinstance(text, str) for text in texts)
 
 
 def as_turns(prompt: Prompt) -> list[dict[str, str]]:

@@ -67,11 +67,12 @@ def parse_json_lines(lines: Iterable[bytes], source: str) -> Iterator[tuple[str,
         if not line.strip():
             continue
         try:
-            yield place, json.loads(line.decode("utf-8"))
+            value = json.loads(line.decode("utf-8"))
         except UnicodeDecodeError as error:
             raise ValueError(f"{place}: not UTF-8 (byte {error.start + 1}): save the file as UTF-8") from None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{place}: not JSON ({error or 'nested too deep'})") from None
+        yield place, value
 
 
 def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
