@@ -38,7 +38,7 @@ def with_blocks(language: str) -> list[Any]:
 
 @pytest.fixture
 def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny checkpoints in the layout of the models that the pages name, wherever the hub would be asked for one."""
+    """Tiny checkpoints in the layout of the models that the pages name, in place of the hub."""
     changes = {"max_sequence_length": 1024, "max_position_embeddings": 1024}
     for family in ("llada", "dream", "smdm"):
         folder = tmp_path / family
