@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.evaluate import Measurement, Report, make_row, make_versus
+from unmask.evaluation.evaluate import Measurement, Report, Versus, make_row
 from unmask.report.stored import parse
 from unmask.schedulers.loading import SCHEDULERS
 
@@ -103,7 +103,8 @@ def _report(runs: Sequence[Benchmark]) -> Report:
     rows = []
     for run, found in measured:
         reference = baselines.get(run.decoding)
-        versus = None if reference is None or found is reference else make_versus(BASELINE, found, reference)
+        other = None if reference is None or found is reference else reference
+        versus = None if other is None else Versus.of(BASELINE, found.exact, other.exact)
         row = make_row(run.scheduler, run.decoding, found, versus, [run.results["task"]] * len(found.exact))
         number = run.results["published"].get(published_key(run.answers["scheduler"]))
         rows.append(replace(row, published=number))

@@ -181,5 +181,7 @@ def _table(label: str, report: Report) -> Table:
                 "seconds": f"{row.seconds / row.n:.2f}",
             }
         )
-    note = "Differences are paired, bold where the 95 % interval excludes 0. The paper's numbers are of its own settings."
+    note = (
+        "Differences are paired, bold where the 95 % interval excludes 0. The paper's numbers are of its own settings."
+    )
     return Table.of(f"{label}: {report.source}, {report.denoiser}, n = {report.n:,}", rows, note)
