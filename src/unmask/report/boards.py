@@ -9,6 +9,8 @@ from unmask.report import templates
 from unmask.report.terminal.tables import heat
 from unmask.report.traces.format import Trace, TracedTrajectory
 
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
+
 
 def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str:
     """Two schedulers on one puzzle side by side, cells coloured by step, wrong ones crossed.
