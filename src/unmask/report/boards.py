@@ -9,6 +9,8 @@ from unmask.report import templates
 from unmask.report.terminal.tables import heat
 from unmask.report.traces.format import Trace, TracedTrajectory
 
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
+
 
 def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str:
     """Two schedulers on one puzzle side by side, cells coloured by step, wrong ones crossed."""
@@ -23,6 +25,7 @@ def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str
     second = trace.trajectory(right) if right else next((one for one in rest if trace.solved(one)), rest[0])
     return templates.render(
         "hero.svg",
+        font=FONT,
         label="; ".join(_summarize(trace, one) for one in (first, second)),
         ramp=[(n, heat(n / 100)) for n in (0, 25, 50, 75, 100)],
         boards=[_board(trace, one) for one in (first, second)],
