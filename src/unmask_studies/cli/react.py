@@ -135,12 +135,12 @@ def _reveal(trace: Trace, trajectory: TracedTrajectory, k: int) -> dict[str, Any
     candidates = trajectory.candidates
     assert candidates is not None
     row = candidates.at(step).start + int(candidates.eligible[step, :position].sum())
-    pairs = zip(candidates.token[row].tolist(), candidates.probability[row].tolist(), strict=True)
+    likely = zip(candidates.token[row].tolist(), candidates.probability[row].tolist(), strict=True)
     return {
         "step": step + 1,
         "place": before + 1,
         "token": trace.labels[trajectory.tokens[position]],
-        "alternatives": {trace.labels[token]: round(p, 6) for token, p in pairs},
+        "alternatives": {trace.labels[token]: round(p, 6) for token, p in likely},
     }
 
 

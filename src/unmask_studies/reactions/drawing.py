@@ -29,7 +29,9 @@ def draw_reaction(tokens: Sequence[str], when: Mapping[int, float]) -> Drawing |
         svg = draw_molecule("".join(side), colours)
     except ValueError:
         return None
-    return Drawing(svg[svg.index("<svg") :], tuple((place, atom) for place, atom in atoms.items() if atom is not None))
+    # Corners where bonds meet are paths of no atom: they would stand there before their bonds.
+    plain = re.sub(r"<path (?![^>]*class=)[^>]*/>\n?", "", svg[svg.index("<svg") :])
+    return Drawing(plain, tuple((place, atom) for place, atom in atoms.items() if atom is not None))
 
 
 def draw_tokens(label: Callable[[int], str]) -> Callable[[Sequence[int], Mapping[int, float]], Drawing | None]:

@@ -344,7 +344,9 @@ def test_a_drawing_appears_atom_by_atom_and_runs_nothing(opened: Callable) -> No
     one = words()
     first, last = one.trajectories[0].order[0], one.trajectories[0].order[-1]
     parts = "".join(f"<path class='atom-{nth}' d='M0 0h9' style='stroke:#000'/>" for nth in range(2))
-    svg = f"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'><script>window.hacked = 1</script>{parts}</svg>"
+    svg = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'><script>window.hacked = 1</script>{parts}</svg>"
+    )
     drawn = replace(one.trajectories[0], drawing=Drawing(svg, ((first, 0), (last, 1))))
     written = trace_file.as_json(replace(one, trajectories=(drawn,)))
     assert from_json(json.loads(json.dumps(written))).trajectories[0].drawing == drawn.drawing

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from support.commands import Call
+from unmask.schedulers import loading
 
 pytest.importorskip("rdkit", reason="RDKit is not installed (extra chem)")
 HEAD = "reactants,product\n"
@@ -16,7 +18,9 @@ HEAD = "reactants,product\n"
 def evaluate(command: Call, model: Path, file: str, *words: str) -> dict:
     out = Path(file).with_suffix(".json")
     given = ("--task", "reaction", "--denoiser", str(model), "--data", file, "--json", str(out), "--no-nll")
-    code, _, err = command("evaluate", *given, "--schedulers", "confidence", *words)
+    code, _, err = command(
+        "evaluate", *given, *(() if "--schedulers" in words else ("--schedulers", "confidence")), *words
+    )
     assert code == 0, err
     return json.loads(out.read_text())
 
@@ -96,3 +100,21 @@ def test_a_damaged_wheel_is_refused(command: Call, tmp_path: Path) -> None:
     code, out, err = command("models", "rxnmapper", "--out", str(tmp_path / "new"), "--wheels", str(tmp_path))
     assert (code, out, err.count("\n")) == (2, "", 1) and "is not the expected release: its SHA-256 is" in err
     assert not (tmp_path / "new").exists()
+
+
+def test_an_order_is_learned_and_ships_under_the_models_name(
+    command: Call, model: Path, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--task", "reaction", "--denoiser", str(model), "--data", file, "--data.validation", "0.4")
+    small = ("--steps", "1", "--training.prompts", "2", "--training.validate", "2", "--policy.width", "8")
+    code, _, err = command("train", *words, *small, "--out", str(tmp_path / "run"))
+    assert code == 0, err
+    named = tmp_path / "any-name"
+    shutil.copytree(model, named)
+    config = json.loads((named / "config.json").read_text())
+    (named / "config.json").write_text(json.dumps(config | {"unmask_name": "tiny"}))
+    monkeypatch.setattr(loading, "POLICIES", tmp_path / "shipped")
+    with pytest.raises(ValueError, match="no policy ships for the denoiser"):
+        loading.load_scheduler("sas", denoiser_name=str(named))
+    shutil.copytree(tmp_path / "run" / "policy", tmp_path / "shipped" / "sas-tiny")
+    assert evaluate(command, named, file, "--schedulers", "sas", "--limit", "3")["rows"][0]["scheduler"] == "sas"
