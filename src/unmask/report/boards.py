@@ -19,18 +19,23 @@ def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str
     if len(trace.trajectories) < 2:
         names = [trajectory.scheduler for trajectory in trace.trajectories]
         raise ValueError(f"the figure compares two schedulers, but the trace has {names}")
-    failing = [one for one in trace.trajectories if trace.solved(one) is False]
-    first = trace.trajectory(left) if left else (failing or list(trace.trajectories))[0]
-    rest = [one for one in trace.trajectories if one is not first]
-    second = trace.trajectory(right) if right else next((one for one in rest if trace.solved(one)), rest[0])
+    shown = _choose_pair(trace, left, right)
     return templates.render(
         "hero.svg",
         font=FONT,
-        label="; ".join(_summarize(trace, one) for one in (first, second)),
+        label="; ".join(_summarize(trace, one) for one in shown),
         ramp=[(n, heat(n / 100)) for n in (0, 25, 50, 75, 100)],
-        boards=[_board(trace, one) for one in (first, second)],
-        **{name: getattr(trace.grid, name) for name in ("size", "box_rows", "box_cols")},
+        boards=[_board(trace, one) for one in shown],
+        grid=trace.grid,
     )
+
+
+def _choose_pair(trace: Trace, left: str | None, right: str | None) -> tuple[TracedTrajectory, TracedTrajectory]:
+    """The named ones, or else one that fails, and one that solves the puzzle."""
+    failing = [one for one in trace.trajectories if trace.solved(one) is False]
+    first = trace.trajectory(left) if left else (failing or list(trace.trajectories))[0]
+    rest = [one for one in trace.trajectories if one is not first]
+    return first, trace.trajectory(right) if right else next((one for one in rest if trace.solved(one)), rest[0])
 
 
 def _board(trace: Trace, trajectory: TracedTrajectory) -> dict[str, Any]:
