@@ -18,11 +18,19 @@ from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 
 SCHEDULERS = EntryPoints("unmask.schedulers")
 """Name → the scheduler, or a function of its options."""
+NAME = "unmask_name"
+"""The key of ``config.json`` in which ``unmask models`` keeps a model's name."""
 
 
 def list_policies() -> list[str]:
     """The learned policies inside the package."""
     return sorted(path.parent.name for path in POLICIES.glob("*/model.safetensors"))
+
+
+def published_name(denoiser: str) -> str:
+    """The name of a denoiser whose folder may have any: ``unmask models`` leaves it in the configuration."""
+    file = Path(denoiser) / "config.json"
+    return str(read_json(file).get(NAME, denoiser)) if file.exists() else denoiser
 
 
 def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: str = "") -> Scheduler:
@@ -31,7 +39,7 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
     A learned policy by its shipped name, its folder (or the run that trained it), or ``sas``: the shipped one of the denoiser.
     With ``denoiser``, a policy that was trained for another is refused, and one that fits is moved to the same device.
     """
-    name = f"sas-{denoiser_name}" if spec == "sas" and denoiser_name else spec
+    name = f"sas-{published_name(denoiser_name)}" if spec == "sas" and denoiser_name else spec
     for folder in (POLICIES / name, Path(name) / "policy", Path(name)):
         if (folder / "model.safetensors").exists() and (folder / "config.json").exists():
             return _load_policy(folder, denoiser)

@@ -159,14 +159,13 @@ class TextProblemKind(GeneratedKind):
     def first(self, count: int) -> TextProblemKind:
         return replace(self, count=min(self.count, count))
 
-    @classmethod
-    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+    def evaluation(self, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
         """Problems of the test split, or the first of a file where such files exist."""
-        cls.check(denoiser, name)
+        self.check(denoiser, name)
         if request.data is not None:
-            task = cls.read(request.data, request.limit)
+            task = self.read(request.data, request.limit)
         else:
-            task = TextProblemTask.generate(cls(count=request.limit, split="test", seed=request.seed))
+            task = TextProblemTask.generate(replace(self, count=request.limit, split="test", seed=request.seed))
         return EvaluationSet(denoiser, task, lambda token: draw_tokens([token]))
 
     @classmethod

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int64, UInt16
 from numpy.typing import NDArray
 
 from unmask.runs.atomic import atomic_write
+from unmask.tasks.kinds import Drawing
 from unmask.tasks.sudoku.grid import Grid
 
 FORMAT, VERSION = "unmask-trace", 1
@@ -51,7 +52,8 @@ class Candidates:
 class TracedTrajectory:
     """The decoding by one scheduler: ``order[k]`` is revealed k-th, at ``step[k]``, with log-probability ``logp[k]``.
 
-    ``others`` has, for each step, the position that another scheduler scores best in the same state.
+    ``others`` has, for each step, the position that another scheduler scores best in the same state. ``drawing`` is a picture of
+    the answer, where the task has one.
     """
 
     scheduler: str
@@ -63,6 +65,7 @@ class TracedTrajectory:
     denoiser_calls: int
     candidates: Candidates | None = None
     others: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    drawing: Drawing | None = None
 
     @property
     def steps(self) -> int:
@@ -136,7 +139,8 @@ def as_json(trace: Trace) -> dict[str, Any]:
 def _trajectory_json(trace: Trace, trajectory: TracedTrajectory) -> dict[str, Any]:
     c = trajectory.candidates
     return {
-        **vars(trajectory),
+        **{name: value for name, value in vars(trajectory).items() if name != "drawing"},
+        **({"drawing": vars(trajectory.drawing)} if trajectory.drawing else {}),
         "logp": [round(value, 6) for value in trajectory.logp],
         "total_logp": round(trajectory.total_logp, 6),
         "first_wrong": trace.first_wrong(trajectory),

@@ -23,10 +23,12 @@ from pydantic.dataclasses import dataclass
 
 from unmask.report.stored import STRICT, parse, shorten, validate
 from unmask.report.traces.format import FORMAT, VERSION, Candidates, Trace, TracedTrajectory, index_type, probability_of
+from unmask.tasks.kinds import Drawing
 from unmask.tasks.sudoku.grid import BOXES, Grid, grid
 
 MOST_BITS = 2**27  # steps × positions
 MOST_ALTERNATIVES = 32
+MOST_SVG = 2**20
 
 Name = Annotated[str, Field(min_length=1)]
 Index = Annotated[int, Field(ge=0, lt=2**31)]
@@ -54,6 +56,12 @@ class StoredCandidates:
 
 
 @dataclass(frozen=True, config=STRICT)
+class StoredDrawing:
+    svg: Annotated[str, Field(max_length=MOST_SVG)]
+    parts: tuple[tuple[Index, Index], ...]
+
+
+@dataclass(frozen=True, config=STRICT)
 class StoredTrajectory:
     scheduler: Name
     tokens: tuple[Index, ...]
@@ -65,6 +73,7 @@ class StoredTrajectory:
     first_wrong: Index | None
     others: dict[str, tuple[Index, ...]]
     candidates: StoredCandidates | None
+    drawing: StoredDrawing | None = None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -158,8 +167,16 @@ def _trajectory(stored: StoredTrajectory, place: str, problem: StoredTrace, ids:
         candidates = _candidates(stored.candidates, f"{place}, candidates", steps, problem, ids)
         if not all(candidates.eligible[at, position] for at, position in zip(step, order, strict=True)):
             raise ValueError(f"{place}, candidates: expected every reveal among the candidates of its step")
-    same = {name: value for name, value in vars(stored).items() if name not in ("first_wrong", "candidates")}
-    return TracedTrajectory(**same, candidates=candidates)
+    same = {name: value for name, value in vars(stored).items() if name not in ("first_wrong", "candidates", "drawing")}
+    drawing = _drawing(stored.drawing, length, f"{place}, drawing")
+    return TracedTrajectory(**same, candidates=candidates, drawing=drawing)
+
+
+def _drawing(stored: StoredDrawing | None, length: int, place: str) -> Drawing | None:
+    if stored is None:
+        return None
+    _require_positions([position for position, _ in stored.parts], length, place)
+    return Drawing(stored.svg, stored.parts)
 
 
 def _candidates(stored: StoredCandidates, place: str, steps: int, problem: StoredTrace, ids: list[int]) -> Candidates:

@@ -25,6 +25,7 @@ from unmask.report.traces.format import Candidates, Trace, TracedTrajectory, wri
 from unmask.report.traces.reading import read
 from unmask.report.traces.recording import ALTERNATIVES, RecordingScheduler
 from unmask.report.viewer import page as viewer
+from unmask.tasks.kinds import Draw
 from unmask.tasks.sudoku.grid import BOXES, Grid, grid
 
 __all__ = [
@@ -47,13 +48,14 @@ LEAST_LOGP = -1e4  # JSON has no −inf
 
 @dataclass(frozen=True)
 class About:
-    """What the tensors do not hold: names, the text of each token, and the shape of a board (None: text)."""
+    """What the tensors do not hold: names, the text of each token, the shape of a board (None: text), a picture of an answer."""
 
     task: str = "text"
     denoiser: str = "denoiser"
     labels: Callable[[int], str] = str
     grid: Grid | None = None
     decoding: str = ""
+    draw: Draw | None = None
 
 
 def about_boards(size: int, denoiser: str, decoding: str = "") -> About:
@@ -128,6 +130,8 @@ def make_trace(
     prompt = tuple(canvas.tokens[row][real].tolist())
     target = None if canvas.target is None else tuple(canvas.target[row][real].tolist())
     traced = tuple(_trace_row(name, trajectories, row, real, target is not None) for name in trajectories)
+    if about.draw is not None:
+        traced = tuple(replace(one, drawing=about.draw(one.tokens, _reveal_times(one))) for one in traced)
     ids = {denoiser.mask_id, *denoiser.end_ids, *prompt, *(target or ())}
     for trajectory in traced:
         ids |= {*trajectory.tokens}
@@ -173,6 +177,12 @@ def _row(tokens: list[int], rank: list[int]) -> dict[str, Any]:
         for token, place in zip(tokens, rank, strict=True)
     ]
     return {"cells": cells, "shape": grid(size) if board else None}
+
+
+def _reveal_times(trajectory: TracedTrajectory) -> dict[int, float]:
+    """0 for positions of the first step to 1 for those of the last."""
+    last = max(1, trajectory.steps - 1)
+    return {position: step / last for position, step in zip(trajectory.order, trajectory.step, strict=True)}
 
 
 def _to_cpu(trajectory: Trajectory) -> Trajectory:
