@@ -38,7 +38,6 @@ class SudokuData(GeneratedKind):
     seed: int = 0
     kind: Literal["sudoku"] = "sudoku"
 
-    preset = "sas-sudoku-9x9-imperfect"
     schedulers = (*GeneratedKind.schedulers, "expert")
     has_clues = True
 
