@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,28 @@ class MaskedLM(nn.Module):
             x = getattr(self.model, part)(x)
         return x.to(hidden.device)
 
+    def last_blocks(self, count: int) -> MaskedLMBlocks:
+        """A copy of the last ``count`` layers. Where layers share their weights (ALBERT), they do in the copy."""
+        stored = self.model.config
+        if count > stored.num_hidden_layers:
+            raise ValueError(f"the denoiser has {stored.num_hidden_layers} blocks, {count} of them cannot be copied")
+        # No dropout: the policy that draws must be the policy that learns.
+        dropout = {name: 0.0 for name, value in vars(stored).items() if "dropout" in name and isinstance(value, float)}
+        shape = {**stored.to_diff_dict(), "model_type": stored.model_type, "num_hidden_layers": count, **dropout}
+        copied = MaskedLMBlocks(json.loads(json.dumps(shape, default=str)))
+        skipped, theirs = stored.num_hidden_layers - count, self.model.base_model.state_dict()
+        stacks = [f"{name}." for name, part in self.model.base_model.named_modules() if _is_stack(part, stored)]
+
+        def source(name: str) -> str:
+            for stack in stacks:
+                if name.startswith(stack):
+                    number, _, rest = name.removeprefix(stack).partition(".")
+                    return f"{stack}{int(number) + skipped}.{rest}"
+            return name
+
+        copied.trunk.load_state_dict({name: theirs[source(name)] for name in copied.trunk.state_dict()})
+        return copied
+
     def _trunk(self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B L D"]:
         real = torch.ones_like(tokens, dtype=torch.bool) if attention is None else attention
         places = (real.long().cumsum(1) - 1).clamp(min=0)
@@ -165,6 +188,50 @@ class MaskedLM(nn.Module):
         real = torch.ones(1, PROBE + 2, dtype=torch.bool, device=tokens.device)
         real[:, :2] = False
         self.pads = repeats(self._trunk(nn.functional.pad(tokens, (2, 0), value=allowed[0]), real)[:, 2:])
+
+
+class MaskedLMBlocks(nn.Module):
+    """The layers of a masked language model without embeddings and head, from states to states. ``shape``: its configuration."""
+
+    def __init__(self, shape: dict[str, Any]) -> None:
+        super().__init__()
+        import transformers
+
+        if shape.get("model_type") not in transformers.CONFIG_MAPPING:
+            raise ValueError(f"expected a model_type that transformers knows, got {shape.get('model_type')!r}")
+        self.shape: dict[str, Any] = shape
+        few = {"vocab_size": PROBE, "pad_token_id": 0}  # the embeddings are dropped
+        with silence_transformers():
+            config = transformers.AutoConfig.for_model(**{**shape, **few})
+            self.trunk = transformers.AutoModelForMaskedLM.from_config(config, trust_remote_code=False).base_model
+        self.trunk.embeddings = _GivenEmbeddings()
+        for unused in ("contact_head", "pooler", "embeddings_project"):
+            if hasattr(self.trunk, unused):
+                delattr(self.trunk, unused)
+                setattr(self.trunk, unused, None)
+        if hasattr(getattr(self.trunk, "encoder", None), "embedding_hidden_mapping_in"):
+            self.trunk.encoder.embedding_hidden_mapping_in = nn.Identity()
+        self._takes = frozenset(inspect.signature(self.trunk.forward).parameters)
+        self.width = int(config.hidden_size)
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], attention: Bool[Tensor, "B L"] | None, at: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "N D"]:
+        """The states of the (row, position) pairs ``at``."""
+        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if attention is None else attention
+        given = {"attention_mask": real.long(), "position_ids": (real.long().cumsum(1) - 1).clamp(min=0)}
+        return self.trunk(inputs_embeds=x, **{k: v for k, v in given.items() if k in self._takes})[0][at]
+
+
+class _GivenEmbeddings(nn.Module):
+    """In the place of a model's embeddings: the vectors that it is given."""
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Tensor:
+        return inputs_embeds
+
+
+def _is_stack(part: nn.Module, config: Any) -> bool:
+    return isinstance(part, nn.ModuleList) and len(part) == config.num_hidden_layers > 1
 
 
 def load_masked_lm(

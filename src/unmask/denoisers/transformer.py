@@ -14,12 +14,13 @@ optionally a bias on q, k and v, SwiGLU. Two things are ours:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -79,6 +80,23 @@ class TransformerConfig:
         inner = self.n_heads * (self.head_width or self.width // self.n_heads)
         return self.width * (self.vocab_size + places + head + self.n_layers * (2 * inner + 3 * self.ffn))
 
+    def of_blocks(self, count: int) -> TransformerConfig:
+        """``count`` blocks of this kind. Learned positions are added below them."""
+        positions = "rotary" if self.positions == "rotary" else "none"
+        kept = (
+            "width",
+            "n_heads",
+            "ffn",
+            "n_kv_heads",
+            "head_width",
+            "rope_theta",
+            "rope_float32",
+            "qkv_bias",
+            "norm_eps",
+        )
+        same: dict[str, Any] = {name: getattr(self, name) for name in (*kept, "grid", "max_length")}
+        return TransformerConfig(vocab_size=1, n_layers=count, mask_id=0, positions=positions, **same)
+
 
 class Attention(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
@@ -109,7 +127,7 @@ class SwiGLU(nn.Module):
         self.up = nn.Linear(width, ffn, bias=False)
         self.down = nn.Linear(ffn, width, bias=False)
 
-    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
+    def forward(self, x: Float[Tensor, "*N D"]) -> Float[Tensor, "*N D"]:
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
@@ -210,7 +228,7 @@ class Transformer(nn.Module):
         x = self.embedding(computed)
         if self.position is not None:
             x = x + self.position(here)
-        attend = self._attend(here, attention, x.dtype, packed)
+        attend = make_attend(self.config, self.related, here, attention, x.dtype, packed)
         for number, block in enumerate(self.blocks):
             x = block(x, attend if store is None else partial(attend, exchange=store.exchange(number, packed)))
         x = self.norm(x).to(tokens.device)  # the last block may stand on another device than the first
@@ -232,27 +250,72 @@ class Transformer(nn.Module):
             active = active | F.pad(active[:, 1:], (0, 1), value=False)
         return active if attention is None else active & attention
 
-    def _attend(
-        self,
-        places: Int[Tensor, "B A"],
-        attention: Bool[Tensor, "B L"] | None,
-        dtype: torch.dtype,
-        packed: Packed | None = None,
-    ) -> Callable[..., Tensor]:
-        """Attention of the positions that are computed, standing at ``places``, to all ``L``."""
-        turn = None
-        if self.config.positions == "rotary":
-            width = self.config.head_width or self.config.width // self.config.n_heads
-            precision = torch.float32 if self.config.rope_float32 else dtype
-            turn = _rotary(places, width, self.config.rope_theta, precision)
-        mask = None
-        if self.related is not None:
-            # In three dimensions it would miss the fused kernel.
-            mask = self.related[None] if packed is None else self.related[:, packed.column].transpose(0, 1)
-        if attention is not None and not bool(attention.all()):
-            seen = attention[:, None, None, :]
-            mask = seen if mask is None else seen & mask
-        return partial(_attention, {places.device: (turn, mask)})
+    def last_blocks(self, count: int) -> Blocks:
+        """A copy of the last ``count`` blocks."""
+        if count > self.config.n_layers:
+            raise ValueError(f"the denoiser has {self.config.n_layers} blocks, {count} of them cannot be copied")
+        copied = Blocks(self.config.of_blocks(count))
+        copied.blocks.load_state_dict(self.blocks[-count:].state_dict())
+        return copied
+
+
+class Blocks(nn.Module):
+    """``config.n_layers`` blocks without embeddings and head, from states to states."""
+
+    related: Tensor | None
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.register_buffer(
+            "related", _related(config.grid, config.n_heads) if config.grid else None, persistent=False
+        )
+
+    @property
+    def width(self) -> int:
+        return self.config.width
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What builds them again: the values of the configuration that are not defaults, for JSON."""
+        defaults = {field.name: field.default for field in fields(self.config)}  # pyright: ignore[reportArgumentType]
+        return {name: value for name, value in vars(self.config).items() if value != defaults[name]}
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], attention: Bool[Tensor, "B L"] | None, at: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "N D"]:
+        """The states of the (row, position) pairs ``at``; the last block computes the others' keys and values only."""
+        attend = make_attend(self.config, self.related, _places(x, attention), attention, x.dtype)
+        *first, last = self.blocks
+        for block in first:
+            x = block(x, attend)
+        assert isinstance(last, Block)
+        x = (x + last.attention(last.attention_norm(x), attend))[at]
+        return x + last.ffn(last.ffn_norm(x))
+
+
+def make_attend(
+    config: TransformerConfig,
+    related: Bool[Tensor, "H L L"] | None,
+    places: Int[Tensor, "B A"],
+    attention: Bool[Tensor, "B L"] | None,
+    dtype: torch.dtype,
+    packed: Packed | None = None,
+) -> Callable[..., Tensor]:
+    """Attention of the positions that are computed, standing at ``places``, to all ``L``."""
+    turn = None
+    if config.positions == "rotary":
+        width = config.head_width or config.width // config.n_heads
+        turn = _rotary(places, width, config.rope_theta, torch.float32 if config.rope_float32 else dtype)
+    mask = None
+    if related is not None:
+        # In three dimensions it would miss the fused kernel.
+        mask = related[None] if packed is None else related[:, packed.column].transpose(0, 1)
+    if attention is not None and not bool(attention.all()):
+        seen = attention[:, None, None, :]
+        mask = seen if mask is None else seen & mask
+    return partial(_attention, {places.device: (turn, mask)})
 
 
 def _attention(
@@ -278,10 +341,10 @@ def _attention(
     return y.transpose(1, 2)
 
 
-def _places(tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B L"]:
+def _places(canvas: Shaped[Tensor, "B L ..."], attention: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B L"]:
     """The index of each token among its row's real tokens, so that padding on either side moves nothing."""
     if attention is None:
-        return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        return torch.arange(canvas.shape[1], device=canvas.device).expand(canvas.shape[:2])
     return (attention.long().cumsum(1) - 1).clamp(min=0)
 
 

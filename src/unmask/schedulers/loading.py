@@ -14,6 +14,7 @@ from unmask.denoisers.checkpoint import Checkpoint, read_json, require_plausible
 from unmask.denoisers.transformer import LARGEST_GRID
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
+from unmask.schedulers.general import least_weights
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 
 SCHEDULERS = EntryPoints("unmask.schedulers")
@@ -36,17 +37,19 @@ def published_name(denoiser: str) -> str:
 def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: str = "") -> Scheduler:
     """A scheduler by name, with options after colons: ``confidence``, ``pc_sampler:decay=0:cap=10``.
 
-    A learned policy by its shipped name, its folder (or the run that trained it), or ``sas``: the shipped one of the denoiser.
+    A learned policy by its shipped name, its folder (or the run that trained it), or ``sas``: the best shipped one of the denoiser;
+    ``sas-general`` is the shipped general one.
     With ``denoiser``, a policy that was trained for another is refused, and one that fits is moved to the same device.
     """
-    name = f"sas-{published_name(denoiser_name)}" if spec == "sas" and denoiser_name else spec
+    by_denoiser = spec in ("sas", "sas-general")
+    name = f"{spec}-{published_name(denoiser_name)}" if by_denoiser and denoiser_name else spec
     for folder in (POLICIES / name, Path(name) / "policy", Path(name)):
         if (folder / "model.safetensors").exists() and (folder / "config.json").exists():
             return _load_policy(folder, denoiser)
-    if spec == "sas":
+    if by_denoiser:
         known = ", ".join(list_policies()) or "none"
         raise ValueError(
-            f"no policy ships for the denoiser {denoiser_name!r}: learn one with unmask train; shipped are {known}"
+            f"no policy {spec} ships for the denoiser {denoiser_name!r}: learn one with unmask train; shipped are {known}"
         )
     return build(spec, SCHEDULERS, "scheduler")
 
@@ -67,6 +70,11 @@ def _check_config(folder: Path) -> None:
     file = folder / "config.json"
     stored = read_json(file)
     config = read(PolicyConfig, {key: value for key, value in stored.items() if value is not None}, str(file))
+    if config.kind == "general":
+        require_plausible_size(
+            least_weights(config.blocks or {}), Checkpoint(folder).shapes, folder / "model.safetensors"
+        )
+        return
     layered = {"transformer": config.n_layers, "grid": config.n_layers}.get(config.kind, 0)
     square = 0 if config.kind == "hidden" else config.width**2
     embedded = (config.vocab_size + (config.length or 0)) * config.width if config.tokens else 0

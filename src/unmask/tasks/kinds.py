@@ -141,6 +141,8 @@ class GeneratedKind(TaskKind):
         """The same data with at most ``count`` problems: the first of the longer corpus."""
 
 
+DEFAULT_PRESET = "default"
+"""The training preset of tasks that have none of their own."""
 KINDS = EntryPoints("unmask.tasks")
 """Name → class."""
 
@@ -169,9 +171,7 @@ def find_kind(task: str) -> type[TaskKind]:
 
 def find_preset(task: str | None) -> str:
     """The training preset of a task, where none is named."""
-    if (preset := find_kind(task or "sudoku").preset) is None:
-        raise ValueError(f"the task {task} has no default preset: name one with --preset")
-    return preset
+    return find_kind(task or "sudoku").preset or DEFAULT_PRESET
 
 
 def require_kind(data: TaskKind, task: str) -> None:

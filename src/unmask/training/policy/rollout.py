@@ -129,5 +129,6 @@ def _statistics(
         "dead_groups": ((~live).sum(), rows),
         "forwards_per_step": (draws.trajectory.denoiser_calls, len(states)),
         "trajectory_steps": (len(states), 0),
+        "denoiser_seconds": (draws.trajectory.denoiser_seconds, 0),
     }
     return {name: (float(above), float(below)) for name, (above, below) in totals.items()}

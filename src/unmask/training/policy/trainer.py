@@ -78,7 +78,7 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     learner = Learner(policy, config, processes.accelerator.device)
     start, first = learner.restore(run, processes), {}
     if not start:
-        first = {f"start_{name}": value for name, value in _validate(job, processes).items()}
+        first = {f"start_{name}": value for name, value in validate(job, policy, processes).items()}
         learner.best_score = score(first, "start_")
     log = _open_log(run, start, processes)
     for step in range(start, config.steps):
@@ -87,8 +87,9 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
         if done == 1:
             record |= first
         if done % config.validate_every == 0 or done == config.steps:
-            record |= _validate(job, processes)
-            learner.keep_if_better(score(record))
+            with learner.averaged():
+                record |= validate(job, policy, processes)
+                learner.keep_if_better(score(record))
         record["seconds"] = time.perf_counter() - began
         leaving = processes.sum(float(job.stop())) > 0
         log(record)
@@ -103,7 +104,9 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
 
 def _finish(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> None:
     """Leave the best weights in the policy, and in the run's folder."""
-    if job.validation is not None:
+    if job.validation is None:
+        job.policy.load_state_dict(learner.average, strict=False)
+    else:
         job.policy.load_state_dict(learner.best, strict=False)
     if job.run is not None and processes.is_first:
         with write_folder(job.run.folder / "policy") as aside:
@@ -119,20 +122,22 @@ def _take_step(job: PolicyJob, learner: Learner, step: int, processes: ProcessGr
     method = choose_method(config, job.policy, step, job.teacher, learner.posterior, job.judge)
     canvas = job.source(step, config.prompts).rows(prompts).to(device)
     rollout = collect(job.denoiser, method, canvas, _seeds(config, step, prompts).to(device))
+    began = time.perf_counter()
     stats = learner.update(method, rollout, step, processes)
+    stats["update_seconds"] = time.perf_counter() - began
     learner.denoiser_calls += round(processes.sum(job.denoiser.forwarded - before))
     means = processes.mean(rollout.totals)
     return {"step": step + 1, **means, **stats, "denoiser_calls": learner.denoiser_calls}
 
 
-def _validate(job: PolicyJob, processes: ProcessGroup) -> dict[str, float]:
-    """``accuracy`` on the held-out problems or, if that selects, ``nll``."""
+def validate(job: PolicyJob, scheduler: Scheduler, processes: ProcessGroup) -> dict[str, float]:
+    """A scheduler's ``accuracy`` on the held-out problems or, if that selects, ``nll``."""
     if job.validation is None:
         return {}
     at_once = job.config.at_once or ROWS_AT_ONCE
     if job.config.select == "nll":
-        return {"nll": greedy_nll(job.denoiser, job.policy, job.validation, at_once, processes)}
-    accuracy = free_running_accuracy(job.denoiser, job.policy, job.validation, at_once, processes, job.verify)
+        return {"nll": greedy_nll(job.denoiser, scheduler, job.validation, at_once, processes)}
+    accuracy = free_running_accuracy(job.denoiser, scheduler, job.validation, at_once, processes, job.verify)
     return {"accuracy": accuracy}
 
 
