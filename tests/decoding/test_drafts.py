@@ -18,7 +18,7 @@ from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import SCHEDULERS, load_scheduler
 from unmask.tasks.sudoku.task import SudokuTask
 
-BOARD = SudokuTask.generated(3, 4, "7-8", "test", 0).canvas(range(3))
+BOARD = SudokuTask.generate(3, 4, "7-8", "test", 0).canvas(range(3))
 DECODINGS = {
     "blocks": Decoding(block=6),
     "budget": Decoding(block=8, steps=5),

@@ -31,6 +31,7 @@ from unmask.decoding.protocols import (
     Scheduler,
     Trajectory,
     View,
+    bind,
     needs_truth,
     prices_all,
 )
@@ -79,14 +80,15 @@ def run_loop(
     live = LiveRows(denoiser, canvas, decoding, forced)
     recorder = Recorder(denoiser, live, decoding.order_temperature, record, observe)
     forwards = Forwards(denoiser, live, decoding.draft, decoding.share)
-    pace, memory = decoding.rule, {}
-    revision = decoding.revision_rule if live.revises else None
+    pace, memory = bind(decoding.rule, denoiser), {}
+    revision = bind(decoding.revision_rule, denoiser) if live.revises else None
+    everything = prices_all(pace) or prices_all(revision)
 
     while len(live.rows):
         # One forward, or a draft that is right, prices what the scheduler may look at.
         began = time.perf_counter()
         states = forwards.states(live)
-        view = look(denoiser, live, scheduler, canvas.target, memory, states, prices_all(revision))
+        view = look(denoiser, live, scheduler, canvas.target, memory, states, everything)
         recorder.denoiser_seconds += time.perf_counter() - began
 
         # The scheduler scores the positions, the temperature perturbs the scores, a revision takes back, the pace takes the best.

@@ -28,7 +28,7 @@ def threshold(p: float = 0.9) -> Pace:
 
     def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
         sure = view.eligible & (view.confidence.exp() > p)
-        return sure | (_best(view, keys) & ~sure.any(1, keepdim=True))
+        return sure | (take_best(view, keys) & ~sure.any(1, keepdim=True))
 
     return rule
 
@@ -97,7 +97,7 @@ def bernoulli(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -
     Keys are read as logits: use a policy that was trained for it.
     """
     drawn = view.eligible & (view.uniform(BERNOULLI_NOISE) < keys.sigmoid())
-    return drawn | (_best(view, keys) & ~drawn.any(1, keepdim=True))
+    return drawn | (take_best(view, keys) & ~drawn.any(1, keepdim=True))
 
 
 PACES = EntryPoints("unmask.paces")
@@ -120,5 +120,6 @@ def take_first(count: Int[Tensor, "b"], keys: Float[Tensor, "b L"]) -> Bool[Tens
     return torch.zeros_like(keys, dtype=torch.bool).scatter(1, _ranking(keys), rank < count[:, None])
 
 
-def _best(view: View, keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
+def take_best(view: View, keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
+    """The best eligible position of each row."""
     return torch.zeros_like(view.eligible).scatter(1, keys.argmax(1, keepdim=True), True) & view.eligible

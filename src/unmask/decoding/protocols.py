@@ -195,8 +195,13 @@ def needs_truth(scheduler: Scheduler) -> bool:
     return bool(getattr(scheduler, "needs_truth", False))
 
 
-def prices_all(rule: Scheduler | Revision | None) -> bool:
+def prices_all(rule: Scheduler | Pace | Revision | None) -> bool:
     return bool(getattr(rule, "prices_all", False))
+
+
+def bind(rule: Any, denoiser: Denoiser) -> Any:
+    """A pace or a revision for this denoiser: one that has a method ``bind`` depends on it."""
+    return rule.bind(denoiser) if hasattr(rule, "bind") else rule
 
 
 def wrap_scheduler(inner: Scheduler, score: Callable[[View], Float[Tensor, "b L"]]) -> DeclaredScheduler:

@@ -25,6 +25,7 @@ from unmask.schedulers.networks import MLP, Attentive, Grid, Projection
 FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
 KINDS = ("mlp", "transformer", "hidden", "grid")
 BASES = ("confidence", "uncertainty")
+PURPOSES = ("order", "doubt", "pace")
 LOGIT_CAP = 30.0
 
 
@@ -36,7 +37,8 @@ class PolicyConfig:
     is that is known on the ``left`` and on the ``right`` (logarithms of distances); the hidden bit is always there.
     ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid kind reads the whole
     distribution of a cell, not only its statistics. ``blockwise``: in blocks, a transformer reads the prices of its block alone,
-    and the head is not computed for the rest. ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
+    and the head is not computed for the rest. ``purpose``: an order, or what a head says of each token (:mod:`.heads`).
+    ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
     """
 
     kind: str = "grid"
@@ -56,6 +58,7 @@ class PolicyConfig:
     mask_id: int = 0
     hidden_width: int = 0
     denoiser: str = ""
+    purpose: str = "order"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))  # JSON brings a list
@@ -63,6 +66,7 @@ class PolicyConfig:
             ("kind", (self.kind,), KINDS),
             ("features", self.features, FEATURES),
             ("base", (self.base,), BASES),
+            ("purpose", (self.purpose,), PURPOSES),
         ):
             if unknown := [value for value in values if value not in known]:
                 near = did_you_mean(unknown[0], known)

@@ -46,6 +46,11 @@ class PolicyRun:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.policy.purpose != self.training.purpose:
+            raise ValueError(
+                f"training.objective {self.training.objective!r} learns the purpose {self.training.purpose}: "
+                f"set policy.purpose to it, got {self.policy.purpose!r}"
+            )
 
 
 def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
