@@ -84,7 +84,7 @@ def doubted(rule: str, p: Any, canvas: list[int], inside: list[int], hidden: lis
 def test_the_loop_matches_a_plain_reference(rule: str, budget: float, block: int | None) -> None:
     denoiser = CountingTable()
     tokens, _ = puzzles(denoiser, 6, 11)
-    decoding = Decoding(block, revision=RULES[rule], revisions=budget)
+    decoding = Decoding(block, revision=RULES[rule], revision_budget=budget)
     trajectory = unmask(denoiser, confidence, tokens, decoding)
     revisions = trajectory.revisions
     assert revisions is not None and len(revisions) > 5
@@ -140,7 +140,7 @@ def test_a_row_does_not_depend_on_its_batch(rule: str, pace: str) -> None:
     tokens, _ = puzzles(denoiser, 5, 10)
     seeds = torch.tensor([11, 5, 2**61 + 7, 0, 3])
     decoding = Decoding(
-        6, 8, pace, order_temperature=0.3, token_temperature=0.7, revision=load(rule, denoiser), revisions=1.5
+        6, 8, pace, order_temperature=0.3, token_temperature=0.7, revision=load(rule, denoiser), revision_budget=1.5
     )
     whole = unmask(denoiser, confidence, Canvas(tokens, seeds=seeds), decoding)
     for row in range(5):

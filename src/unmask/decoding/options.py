@@ -35,7 +35,7 @@ class Decoding:
         refresh: With a cache, compute everything again after this many steps; None only where a block begins.
         share: Forward equal canvases of a batch once.
         revision: What takes revealed tokens back: t2t, t2m:p=0.9, remdm_conf, remdm_cap, remdm_rescale, p2, doubt; None keeps all.
-        revisions: At most this many tokens are taken back for each hidden position of a row.
+        revision_budget: At most this many tokens are taken back for each hidden position of a row.
         draft: Canvases of a row that are forwarded at once, the next ones if its scores stayed; the result is the same.
     """
 
@@ -54,7 +54,7 @@ class Decoding:
     refresh: Count | None = None
     share: bool = False
     revision: str | Revision | None = None
-    revisions: NonNegative = 1.0
+    revision_budget: NonNegative = 1.0
     draft: Count = 1
 
     def __post_init__(self) -> None:

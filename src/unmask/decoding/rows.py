@@ -39,10 +39,8 @@ class LiveRows:
             raise ValueError(
                 "a hidden position lies outside the region: extend the region, or leave it out of the candidates"
             )
-        if forced and (target is None or bool((target[hidden] == denoiser.mask_id).any())):
-            raise ValueError(
-                "the target has a mask where the canvas is hidden: teacher forcing needs a complete target"
-            )
+        if forced:
+            _require_complete(target, hidden, denoiser.mask_id)
         self.result = tokens.clone()
         self.tokens, self.hidden, self.attention = tokens.clone(), hidden, attention
         self.index = torch.where(region, region.long().cumsum(1) - 1, -1)
@@ -62,10 +60,9 @@ class LiveRows:
         self.block_step = torch.zeros_like(self.total)
         self._found: Int[Tensor, "b"] | None = None
         self.revises = decoding.revision is not None and not forced
-        if self.revises:
-            self.revealed, self.reveal_logp = torch.zeros_like(hidden), torch.zeros(tokens.shape, device=tokens.device)
-            self.left = (decoding.revisions * self.total).long()
-            self.watched, self.open = torch.zeros_like(self.left).bool(), torch.zeros_like(self.left)
+        self.left = (decoding.revision_budget * self.total).long()
+        self.revealed, self.reveal_logp = torch.zeros_like(hidden), torch.zeros(tokens.shape, device=tokens.device)
+        self.watched, self.open = torch.zeros_like(self.left).bool(), torch.zeros_like(self.left)
         self.ends = torch.tensor(denoiser.end_ids, dtype=torch.long, device=tokens.device)
         self.stops = decoding.stop_at_end and not forced and len(self.ends) > 0
         self.filler = denoiser.pad_id if denoiser.pad_id is not None else (denoiser.end_ids or (denoiser.mask_id,))[0]
@@ -148,6 +145,11 @@ class LiveRows:
         if self.attention is not None:
             self.attention = self.attention[live]
         self._found = None
+
+
+def _require_complete(target: Int[Tensor, "B L"] | None, hidden: Bool[Tensor, "B L"], mask_id: int) -> None:
+    if target is None or bool((target[hidden] == mask_id).any()):
+        raise ValueError("the target has a mask where the canvas is hidden: teacher forcing needs a complete target")
 
 
 def spread(count: Int[Tensor, "B M"], steps: int) -> Int[Tensor, "B M"]:

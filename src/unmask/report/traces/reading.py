@@ -148,18 +148,7 @@ def _trajectory(stored: StoredTrajectory, place: str, problem: StoredTrace, ids:
     _require_positions(order, length, f"{place}, order")
     _require_length(step, len(order), f"{place}, step")
     _require_length(stored.logp, len(order), f"{place}, logp")
-    _require_positions([position for _, position, _ in stored.taken_back], length, f"{place}, taken_back")
-    again = Counter(order) - Counter(position for _, position, _ in stored.taken_back)
-    if max(again.values(), default=1) > 1:
-        raise ValueError(f"{place}, order: expected each position once, and once more whenever it was taken back")
-    gaps = [after - before for before, after in pairwise((0, *step))]
-    if gaps and (gaps[0] or min(gaps) < 0 or (max(gaps) > 1 and not stored.taken_back)):
-        raise ValueError(f"{place}, step: expected 0, then the same or the next step at each reveal")
-    if (stored.total_logp is None) != bool(stored.taken_back):
-        raise ValueError(f"{place}, total_logp: expected a number, or null where something was taken back")
-    steps = step[-1] + 1 if step else 0
-    if any(when >= steps for when, _, _ in stored.taken_back):
-        raise ValueError(f"{place}, taken_back: expected steps before the last reveal")
+    steps = _require_steps(stored, length, place)
     for name, choices in stored.others.items():
         _require_length(choices, steps, f"{place}, others, {shorten(name)}")
         _require_positions(choices, length, f"{place}, others, {shorten(name)}")
@@ -172,6 +161,24 @@ def _trajectory(stored: StoredTrajectory, place: str, problem: StoredTrace, ids:
             raise ValueError(f"{place}, candidates: expected every reveal among the candidates of its step")
     same = {name: value for name, value in vars(stored).items() if name not in ("first_wrong", "candidates")}
     return TracedTrajectory(**same, candidates=candidates)
+
+
+def _require_steps(stored: StoredTrajectory, length: int, place: str) -> int:
+    """The number of steps. What is taken back is revealed once more, and a step may do nothing else."""
+    order, step = stored.order, stored.step
+    _require_positions([position for _, position, _ in stored.taken_back], length, f"{place}, taken_back")
+    again = Counter(order) - Counter(position for _, position, _ in stored.taken_back)
+    if max(again.values(), default=1) > 1:
+        raise ValueError(f"{place}, order: expected each position once, and once more whenever it was taken back")
+    gaps = [after - before for before, after in pairwise((0, *step))]
+    if gaps and (gaps[0] or min(gaps) < 0 or (max(gaps) > 1 and not stored.taken_back)):
+        raise ValueError(f"{place}, step: expected 0, then the same or the next step at each reveal")
+    if (stored.total_logp is None) != bool(stored.taken_back):
+        raise ValueError(f"{place}, total_logp: expected a number, or null where something was taken back")
+    steps = step[-1] + 1 if step else 0
+    if any(when >= steps for when, _, _ in stored.taken_back):
+        raise ValueError(f"{place}, taken_back: expected steps before the last reveal")
+    return steps
 
 
 def _candidates(stored: StoredCandidates, place: str, steps: int, problem: StoredTrace, ids: list[int]) -> Candidates:
