@@ -56,6 +56,8 @@ class Evaluate:
     steps: tuple[Count, ...] = ()  # Step budgets for parallel decoding; several give several rows.
     pace: tuple[str, ...] = ()
     """Rules for how many per step (threshold:p=0.9, factor, entropy_bound, kl_stable, dilated); several give several rows."""
+    revision: tuple[str, ...] = ()
+    """Rules that take revealed tokens back (t2t, t2m:p=0.9, remdm_conf, p2, doubt); several give several rows."""
     baseline: str | None = None
     """The scheduler that the others are compared with, puzzle by puzzle; confidence by default, if it is among them."""
     limit: int = 200  # How many problems.
@@ -118,6 +120,7 @@ class Evaluate:
         decodings = {f"block {b}": Decoding(block=b) for b in self.blocks}
         decodings |= {f"{t} steps": Decoding(steps=t) for t in self.steps}
         decodings |= {name: Decoding(pace=name) for name in self.pace}
+        decodings |= {name: Decoding(revision=name) for name in self.revision}
         return decodings or {"sequential": Decoding()}
 
     def _check_outputs(self) -> None:

@@ -62,7 +62,9 @@ def load_denoiser(
         if has_adapter(folder):
             return load_adapter(load_denoiser(base_of(folder), dtype, device, device_map), folder)
         if has_weights(folder):
-            return load_checkpoint(folder, dtype, device, device_map)
+            found = load_checkpoint(folder, dtype, device, device_map)
+            found.name = str(name)
+            return found
     if isinstance(name, Path) or path.exists():
         raise ValueError(
             f"expected a denoiser's folder with config.json and model.safetensors, got {name}{suggest_training(name)}"

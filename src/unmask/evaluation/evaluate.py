@@ -229,7 +229,7 @@ class _Decoder:
         verdict = self.task.verify(rows, trajectory.tokens.cpu())
         steps = trajectory.step.amax(1) + 1 if trajectory.step.shape[1] else torch.zeros(len(rows))
         nll = torch.full((len(rows),), torch.nan)
-        if self.options.likelihood:
+        if self.options.likelihood and decoding.revision is None:  # what is taken back has no likelihood
             nll = -trajectory.total_logp
             # A row that stops at its end token leaves the rest unpriced, which teacher forcing does not.
             stops = decoding.stop_at_end and len(self.denoiser.end_ids) > 0

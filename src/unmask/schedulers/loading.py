@@ -54,13 +54,28 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
     return build(spec, SCHEDULERS, "scheduler")
 
 
-def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
+def load_head(purpose: str, name: str, denoiser: Denoiser) -> OrderPolicy:
+    """A head (:mod:`.heads`) by its shipped name, its folder, or the run that trained it; by default the shipped one."""
+    own = name or f"{purpose}-{getattr(denoiser, 'name', '')}"
+    for folder in (POLICIES / own, Path(own) / "policy", Path(own)):
+        if (folder / "model.safetensors").exists() and (folder / "config.json").exists():
+            return _load_policy(folder, denoiser, purpose)
+    known = ", ".join(policy for policy in list_policies() if policy.startswith(f"{purpose}-")) or "none"
+    raise ValueError(
+        f"no {purpose} head {own!r}: learn one with unmask train (objective {purpose!r}) and name its folder with the option head; "
+        f"shipped are {known}"
+    )
+
+
+def _load_policy(folder: Path, denoiser: Denoiser | None, purpose: str = "order") -> OrderPolicy:
     _check_config(folder)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # the hub's loader prints, a library does not
             policy = OrderPolicy.from_pretrained(str(folder), strict=True)
     except (OSError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"{folder} is not an order policy: {str(error).strip().splitlines()[0]}") from error
+    if policy.config.purpose != purpose:
+        raise ValueError(f"{folder} was learned for another purpose: expected {purpose}, got {policy.config.purpose}")
     policy.requires_grad_(False).eval()
     return policy if denoiser is None else policy.check(denoiser).to(getattr(denoiser, "device", "cpu"))
 

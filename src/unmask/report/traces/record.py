@@ -134,7 +134,7 @@ def make_trace(
         traced = tuple(replace(one, drawing=about.draw(one.tokens, _reveal_times(one))) for one in traced)
     ids = {denoiser.mask_id, *denoiser.end_ids, *prompt, *(target or ())}
     for trajectory in traced:
-        ids |= {*trajectory.tokens}
+        ids |= {*trajectory.tokens, *(token for _, _, token in trajectory.taken_back)}
         if trajectory.candidates is not None:
             ids |= {*np.unique(trajectory.candidates.token).tolist()}
     return Trace(
@@ -164,7 +164,8 @@ def trajectory_html(trajectory: Trajectory, rows: int = 4) -> str:
     """The first rows of a trajectory for a notebook, coloured from the first reveal (blue) to the last (red)."""
     shown = zip(trajectory.tokens[:rows].tolist(), trajectory.rank[:rows].tolist(), strict=True)
     many = f"{len(trajectory.tokens)} canvases, " if len(trajectory.tokens) != 1 else ""
-    note = f"{many}{trajectory.steps} steps, {trajectory.denoiser_calls} denoiser calls; blue first, red last"
+    back = f"{len(trajectory.revisions)} tokens taken back, " if trajectory.revisions is not None else ""
+    note = f"{many}{back}{trajectory.steps} steps, {trajectory.denoiser_calls} denoiser calls; blue first, red last"
     return templates.render("traces/trajectory.html", rows=[_row(*one) for one in shown], note=note)
 
 
@@ -202,12 +203,17 @@ def _trace_row(
     trajectory = trajectories[name]
     place = real.long().cumsum(0) - 1
     taken = trajectory.order[row] >= 0
-    candidates, others = None, {}
+    candidates, others, taken_back = None, {}, ()
+    if (revisions := trajectory.revisions) is not None:
+        events = (revisions.step, place[revisions.position], revisions.before)
+        taken_back = tuple(zip(*(x[revisions.row == row].tolist() for x in events), strict=True))
     if trajectory.states is not None:
-        candidates = _candidates(trajectory.states, row, real, has_truth)
+        # The last look of a revision, which takes nothing back, is no step.
+        mine = (trajectory.states.row == row) & (trajectory.states.step <= trajectory.step[row].max())
+        candidates = _candidates(trajectory.states, mine, real, has_truth)
         choice = trajectory.states.observed.get("choice")
         if choice is not None:
-            columns = place[choice[trajectory.states.row == row]].T.tolist()
+            columns = place[choice[mine]].T.tolist()
             others = {other: tuple(columns[o]) for o, other in enumerate(trajectories) if other != name}
     return TracedTrajectory(
         scheduler=name,
@@ -215,16 +221,16 @@ def _trace_row(
         order=tuple(place[trajectory.order[row][taken]].tolist()),
         step=tuple(trajectory.step[row][taken].tolist()),
         logp=tuple(trajectory.logp[row][taken].clamp(min=LEAST_LOGP).tolist()),
-        total_logp=max(LEAST_LOGP, trajectory.total_logp[row].item()),
+        total_logp=None if taken_back else max(LEAST_LOGP, trajectory.total_logp[row].item()),
         denoiser_calls=trajectory.denoiser_calls,
         candidates=candidates,
         others=others,
+        taken_back=taken_back,
     )
 
 
-def _candidates(states: States, row: int, real: Tensor, has_truth: bool) -> Candidates:
-    """What could have been revealed in each state of the row: the observed alternatives, or else the best token alone."""
-    mine = states.row == row
+def _candidates(states: States, mine: Tensor, real: Tensor, has_truth: bool) -> Candidates:
+    """What could have been revealed in each state of a row: the observed alternatives, or else the best token alone."""
     eligible = states.eligible[mine][:, real]
     if "token" in states.observed:
         token, logp = (states.observed[key][mine][:, real][eligible] for key in ("token", "logp"))

@@ -62,7 +62,7 @@ def _collect(denoiser: Denoiser, method: Method, canvas: Canvas, seeds: Int[Tens
     # A state with one candidate has no decision.
     decided = decisions.eligible.sum(1) > 1
     return Rollout(
-        seen=states.observed,
+        seen=method.seen(trajectory, states),
         state=decisions.state[decided],
         eligible=decisions.eligible[decided],
         chosen=decisions.chosen[decided],

@@ -56,6 +56,11 @@ class PolicyRun:
             raise ValueError(f"race must name bases of policies ({', '.join(BASES)}), got {unknown[0]!r}")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.policy.purpose != self.training.purpose:
+            raise ValueError(
+                f"training.objective {self.training.objective!r} learns the purpose {self.training.purpose}: "
+                f"set policy.purpose to it, got {self.policy.purpose!r}"
+            )
 
 
 def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:

@@ -30,7 +30,7 @@ from unmask.schedulers.policy import OrderPolicy
 from unmask.tasks.kinds import Judge
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.learner import Learner
-from unmask.training.policy.methods import choose_method
+from unmask.training.policy.methods import choose_method, decode_with
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.validation import ROWS_AT_ONCE, Verify, free_running_accuracy, greedy_nll, score
 
@@ -137,7 +137,8 @@ def validate(job: PolicyJob, scheduler: Scheduler, processes: ProcessGroup) -> d
     at_once = job.config.at_once or ROWS_AT_ONCE
     if job.config.select == "nll":
         return {"nll": greedy_nll(job.denoiser, scheduler, job.validation, at_once, processes)}
-    accuracy = free_running_accuracy(job.denoiser, scheduler, job.validation, at_once, processes, job.verify)
+    scheduler, decoding = decode_with(scheduler, job.teacher)
+    accuracy = free_running_accuracy(job.denoiser, scheduler, job.validation, at_once, processes, job.verify, decoding)
     return {"accuracy": accuracy}
 
 

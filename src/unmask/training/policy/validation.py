@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Verdict
 from unmask.runs.processes import ProcessGroup
 
@@ -46,11 +47,12 @@ def free_running_accuracy(
     rows_at_once: int = ROWS_AT_ONCE,
     processes: ProcessGroup | None = None,
     verify: Verify | None = None,
+    decoding: Decoding = Decoding(),  # noqa: B008
 ) -> float:
     """The share of held-out problems solved by greedy free-running decoding; without ``verify``, the target alone is right."""
     right = 0
     for rows, part in _batches(canvas, rows_at_once, processes):
-        tokens = unmask(denoiser, scheduler, part, record=False).tokens
+        tokens = unmask(denoiser, scheduler, part, decoding, record=False).tokens
         right += int(
             (_equals_target(tokens, part) if verify is None else verify(rows.tolist(), tokens.cpu()).exact).sum()
         )
