@@ -264,7 +264,7 @@ def test_weights_offloaded_to_another_device(tmp_path: Path, monkeypatch: pytest
     real[:, :2] = False
     wanted = denoiser.hidden(TOKENS, real)
     logits = denoiser.logits(wanted)
-    attend = denoiser._attend(torch.arange(6)[None], real, torch.float32)
+    attend = denoiser._attend(torch.arange(6)[None], torch.arange(6)[None], real, torch.float32)
     q, k = torch.zeros(1, 6, 4, 4, device="meta"), torch.zeros(1, 6, 2, 4, device="meta")
     assert attend(q, k, k).device.type == "meta"
     cpu_offload(denoiser, execution_device=torch.device("cpu"))

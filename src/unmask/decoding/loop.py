@@ -204,7 +204,7 @@ def _states(denoiser: Denoiser, live: LiveRows, share: bool) -> Float[Tensor, "b
     tokens, attention = live.tokens, live.attention
     if takes_focus(denoiser):
         # Its states may depend on a row's history: equal canvases are not shared.
-        return denoiser.hidden(tokens, attention, live.focus())
+        return denoiser.hidden(tokens, attention, focus=live.focus())
     if not share or len(tokens) == 1:
         return denoiser.hidden(tokens, attention)
     first, place = _distinct(tokens, attention)

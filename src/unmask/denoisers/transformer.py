@@ -1,14 +1,22 @@
-"""One bidirectional transformer for every denoiser: ours, LLaDA, SMDM and Dream differ only in its configuration.
+"""One transformer for every denoiser: ours and the published families differ only in its configuration.
 
 Shapes: ``B`` canvases, ``L`` positions, ``D`` width, ``H`` heads, ``V`` vocabulary.
 
 The block is Llama's without the causal mask: RMSNorm, rotary or learned positions, optionally grouped key/value heads,
-optionally a bias on q, k and v, SwiGLU. Two things are ours:
+optionally a bias or a norm on q and k, SwiGLU or a mixture of them. Attention is full, or limited:
+
+* ``block_causal``: a position sees its block of ``attention_block`` places, counted from the first token of the row, and those
+  before it (LLaDA 2, SDAR).
+* ``causal_prefix``: what is being decoded, the ``Focus``, sees itself and everything before it; the rest sees what is before it
+  (Nemotron).
+
+Two things are ours:
 
 * ``grid``: heads are tied to the relations of a Sudoku grid. A third of them attends within rows, a third within columns, a
   third within boxes.
 * ``hidden`` returns the vector that *predicts* position ``i`` at index ``i``. Dream predicts a token from its left neighbour's
-  state (``logit_shift``); the shift happens here, and nothing downstream knows of it.
+  state (``logit_shift``), others the first token of a block (``seeded``); the shift happens here, and nothing downstream
+  knows of it.
 """
 
 from __future__ import annotations
@@ -24,6 +32,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.decoding.kv_store import Exchange, KVStore, Packed
+from unmask.decoding.protocols import BlockRule, Focus
+from unmask.denoisers.experts import Experts, ExpertsConfig, SwiGLU
+from unmask.denoisers.rotary import Yarn, rotary, turn
 from unmask.runs.config import Count, Positive, config
 
 LARGEST_GRID = 25
@@ -34,7 +45,10 @@ LARGEST_GRID = 25
 class TransformerConfig:
     """The shape of a denoiser and the ids it reserves. ``head_rows`` (``vocab_size`` if None) is the ``V`` of its logits.
 
-    ``rope_float32``: rotate queries and keys in float32 whatever the weights are, as LLaDA does.
+    ``rope_float32``: rotate queries and keys in float32 whatever the weights are, as LLaDA does. ``norm_rounds_first``: in types
+    below float32, round the normalised states before the norm's weight multiplies them, as Llama's code does. ``rotary_width``:
+    the channels of a head that are rotated, from the first on (all if None). ``seeded``: the first token of a block is revealed
+    first, predicted from what stands before it.
     """
 
     vocab_size: Count
@@ -52,12 +66,20 @@ class TransformerConfig:
     rope_float32: bool = False
     qkv_bias: bool = False
     norm_eps: Positive = 1e-5
+    norm_rounds_first: bool = False
     tied_head: bool = False
     logit_shift: bool = False
     grid: Annotated[int, pydantic.Field(ge=1, le=LARGEST_GRID)] | None = None
     pad_id: int | None = None
     end_ids: tuple[int, ...] = ()
     forbidden_ids: tuple[int, ...] = ()
+    qk_norm: bool = False
+    rotary_width: Count | None = None
+    yarn: Yarn | None = None
+    attention: Literal["full", "block_causal", "causal_prefix"] = "full"
+    attention_block: Count | None = None
+    seeded: bool = False
+    experts: ExpertsConfig | None = None
 
     def __post_init__(self) -> None:
         if self.head_width is None and self.width % self.n_heads:
@@ -70,14 +92,31 @@ class TransformerConfig:
             raise ValueError(
                 f"a grid ties heads to rows, columns and boxes: n_heads must be a multiple of 3 and not grouped, got {self.n_heads}"
             )
+        if (self.attention == "full") != (self.attention_block is None):
+            raise ValueError(
+                f"attention is {self.attention!r} and attention_block {self.attention_block}: full attention has no blocks, the "
+                "others need their size"
+            )
+
+    @property
+    def inner_width(self) -> int:
+        """The width of a head."""
+        return self.head_width or self.width // self.n_heads
+
+    @property
+    def ffn_widths(self) -> list[int]:
+        """Of each layer, the width of all its SwiGLUs together."""
+        e = self.experts
+        mixed = None if e is None else e.count * e.ffn + e.shared_ffn
+        return [self.ffn if e is None or n in e.dense else mixed or 0 for n in range(self.n_layers)]
 
     @property
     def least_weights(self) -> int:
         """A lower bound on the number of weights, known before memory is allocated for them."""
         places = self.max_length if self.positions == "learned" else 0
         head = 0 if self.tied_head else self.head_rows or self.vocab_size
-        inner = self.n_heads * (self.head_width or self.width // self.n_heads)
-        return self.width * (self.vocab_size + places + head + self.n_layers * (2 * inner + 3 * self.ffn))
+        inner = self.n_heads * self.inner_width
+        return self.width * (self.vocab_size + places + head + self.n_layers * 2 * inner + 3 * sum(self.ffn_widths))
 
 
 class Attention(nn.Module):
@@ -85,12 +124,13 @@ class Attention(nn.Module):
         super().__init__()
         self.n_heads = config.n_heads
         self.n_kv_heads = config.n_kv_heads or config.n_heads
-        self.head_width = config.head_width or config.width // config.n_heads
+        self.head_width = config.inner_width
         kv_width = self.n_kv_heads * self.head_width
         self.q = nn.Linear(config.width, self.n_heads * self.head_width, bias=config.qkv_bias)
         self.k = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
         self.v = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
         self.out = nn.Linear(self.n_heads * self.head_width, config.width, bias=False)
+        self.q_norm, self.k_norm = (RMSNorm(config, self.head_width) if config.qk_norm else None for _ in "qk")
 
     def forward(
         self, x: Float[Tensor, "B L D"], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -99,27 +139,33 @@ class Attention(nn.Module):
             proj(x).unflatten(-1, (heads, self.head_width))
             for proj, heads in ((self.q, self.n_heads), (self.k, self.n_kv_heads), (self.v, self.n_kv_heads))
         )
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         return self.out(attend(q, k, v).flatten(-2))
 
 
-class SwiGLU(nn.Module):
-    def __init__(self, width: int, ffn: int) -> None:
-        super().__init__()
-        self.gate = nn.Linear(width, ffn, bias=False)
-        self.up = nn.Linear(width, ffn, bias=False)
-        self.down = nn.Linear(ffn, width, bias=False)
+class RMSNorm(nn.RMSNorm):
+    """torch's norm, which rounds once, at its end; or Llama's, which rounds what is normalised and then what is weighted."""
 
-    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+    def __init__(self, config: TransformerConfig, width: int | None = None) -> None:
+        super().__init__(width or config.width, eps=config.norm_eps)
+        self.rounds_first = config.norm_rounds_first
+
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        if not self.rounds_first or x.dtype == torch.float32:
+            return super().forward(x)
+        wide = x.float()
+        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
 
 
 class Block(nn.Module):
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, number: int = 0) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.attention_norm = RMSNorm(config)
         self.attention = Attention(config)
-        self.ffn_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
-        self.ffn = SwiGLU(config.width, config.ffn)
+        self.ffn_norm = RMSNorm(config)
+        dense = config.experts is None or number in config.experts.dense
+        self.ffn = SwiGLU(config.width, config.ffn) if dense else Experts(config.width, config.experts)
 
     def forward(
         self, x: Float[Tensor, "B L D"], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -135,13 +181,13 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        if config.positions == "rotary" and (config.head_width or config.width // config.n_heads) % 2:
+        if config.positions == "rotary" and (config.rotary_width or config.inner_width) % 2:
             raise ValueError("rotary positions turn pairs: the width of a head must be even")
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.position = nn.Embedding(config.max_length, config.width) if config.positions == "learned" else None
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
-        self.norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.blocks = nn.ModuleList(Block(config, number) for number in range(config.n_layers))
+        self.norm = RMSNorm(config)
         self.head = nn.Linear(config.width, config.head_rows or config.vocab_size, bias=False)
         if config.tied_head:
             self.head.weight = self.embedding.weight
@@ -175,6 +221,18 @@ class Transformer(nn.Module):
         rows = self.config.head_rows or self.config.vocab_size
         return tuple(i for i in (self.config.mask_id, *self.config.forbidden_ids) if i < rows)
 
+    @property
+    def block_rule(self) -> BlockRule | None:
+        """The blocks in which it must be decoded, if its attention is limited to blocks."""
+        c = self.config
+        if c.attention_block is None:
+            return None
+        return BlockRule(c.attention_block, from_start=c.attention == "block_causal", seeded=c.seeded)
+
+    @property
+    def takes_focus(self) -> bool:
+        return self.config.attention == "causal_prefix"
+
     def initialise(self, generator: torch.Generator | None = None) -> Transformer:
         """GPT-2's initialisation: normal 0.02, biases 0, projections into the residual stream scaled down by depth."""
         for name, parameter in self.named_parameters():
@@ -192,12 +250,18 @@ class Transformer(nn.Module):
         attention: Bool[Tensor, "B L"] | None = None,
         store: KVStore | None = None,
         active: Bool[Tensor, "B L"] | None = None,
+        focus: Focus | None = None,
     ) -> Float[Tensor, "B L D"]:
         """States that predict each position. ``attention`` is False on padding, which is neither seen nor counted in positions.
 
         ``store`` is filled with keys, values and states. With ``active`` too, only those positions are computed; the others keep
-        the keys, values and states of the time when ``store`` was filled.
+        the keys, values and states of the time when ``store`` was filled. ``focus`` is what ``causal_prefix`` attention needs.
         """
+        if self.takes_focus and focus is None:
+            raise ValueError(
+                "this denoiser's attention depends on the block that is being decoded: it works inside unmask(), generate() and "
+                "policy training, not on canvases alone"
+            )
         self.forwarded += len(tokens)
         if tokens.shape[1] > self.config.max_length:
             raise ValueError(f"a canvas of {tokens.shape[1]} positions exceeds the denoiser's {self.config.max_length}")
@@ -210,14 +274,13 @@ class Transformer(nn.Module):
         x = self.embedding(computed)
         if self.position is not None:
             x = x + self.position(here)
-        attend = self._attend(here, attention, x.dtype, packed)
+        attend = self._attend(here, places, attention, x.dtype, packed, focus)
         for number, block in enumerate(self.blocks):
             x = block(x, attend if store is None else partial(attend, exchange=store.exchange(number, packed)))
         x = self.norm(x).to(tokens.device)  # the last block may stand on another device than the first
         if store is not None:
             x = store.merge_states(x, packed)
-        # A row's first token has no left neighbour (padding is none): it is predicted from its own state.
-        return torch.where(places[..., None] == 0, x, x.roll(1, dims=1)) if self.config.logit_shift else x
+        return self._shift(x, places, focus)
 
     def logits(self, hidden: Float[Tensor, "*N D"]) -> Float[Tensor, "*N V"]:
         return self.head(hidden).to(hidden.device)
@@ -232,49 +295,70 @@ class Transformer(nn.Module):
             active = active | F.pad(active[:, 1:], (0, 1), value=False)
         return active if attention is None else active & attention
 
+    def _shift(
+        self, x: Float[Tensor, "B L D"], places: Int[Tensor, "B L"], focus: Focus | None
+    ) -> Float[Tensor, "B L D"]:
+        """The states that predict each position: left neighbours', of all positions or of the first one of the focus."""
+        if self.config.logit_shift:
+            moved = places > 0  # a row's first token has no left neighbour (padding is none): its own state predicts it
+        elif self.config.seeded and focus is not None:
+            moved = focus.active & ~F.pad(focus.active[:, :-1], (1, 0)) & (places > 0)
+        else:
+            return x
+        return torch.where(moved[..., None], x.roll(1, dims=1), x)
+
     def _attend(
         self,
-        places: Int[Tensor, "B A"],
+        here: Int[Tensor, "B A"],
+        places: Int[Tensor, "B L"],
         attention: Bool[Tensor, "B L"] | None,
         dtype: torch.dtype,
         packed: Packed | None = None,
+        focus: Focus | None = None,
     ) -> Callable[..., Tensor]:
-        """Attention of the positions that are computed, standing at ``places``, to all ``L``."""
-        turn = None
-        if self.config.positions == "rotary":
-            width = self.config.head_width or self.config.width // self.config.n_heads
-            precision = torch.float32 if self.config.rope_float32 else dtype
-            turn = _rotary(places, width, self.config.rope_theta, precision)
-        mask = None
+        """Attention of the positions that are computed, standing at ``here``, to all ``L``."""
+        c = self.config
+        cos = sin = scale = mask = None
+        if c.positions == "rotary":
+            precision = torch.float32 if c.rope_float32 else dtype
+            cos, sin = rotary(here, c.rotary_width or c.inner_width, c.rope_theta, precision, c.yarn)
+            if c.yarn is not None and c.yarn.query_growth > 0:
+                scale = c.yarn.query_scale(here).to(dtype)
         if self.related is not None:
             # In three dimensions it would miss the fused kernel.
             mask = self.related[None] if packed is None else self.related[:, packed.column].transpose(0, 1)
+        elif c.attention == "block_causal":
+            blocks, own = places // (c.attention_block or 1), here // (c.attention_block or 1)
+            mask = blocks[:, None, None, :] <= own[:, None, :, None]
+        elif focus is not None and c.attention == "causal_prefix":
+            inside = focus.active[:, None, None, :] & focus.active[:, None, :, None]
+            mask = inside | (places[:, None, None, :] <= here[:, None, :, None])
         if attention is not None and not bool(attention.all()):
             seen = attention[:, None, None, :]
             mask = seen if mask is None else seen & mask
-        return partial(_attention, {places.device: (turn, mask)})
+        return partial(_attention, {here.device: (cos, sin, scale, mask)})
 
 
 def _attention(
-    held: dict[torch.device, tuple[tuple[Tensor, Tensor] | None, Tensor | None]],
+    held: dict[torch.device, tuple[Tensor | None, ...]],
     q: Tensor,
     k: Tensor,
     v: Tensor,
     exchange: Exchange | None = None,
 ) -> Tensor:
-    """Attention with the angles and the mask that are ``held`` for a device; another one that holds a block gets a copy."""
+    """Attention with the angles, the scale and the mask ``held`` for a device; another one that holds a block gets a copy."""
     there = q.device
     if there not in held:
-        turn, mask = next(iter(held.values()))
-        moved = None if turn is None else (turn[0].to(there), turn[1].to(there))
-        held[there] = (moved, None if mask is None else mask.to(there))
-    angles, seen = held[there]
-    if angles is not None:
-        q, k = ((x * angles[0] + _half_turn(x) * angles[1]).to(v.dtype) for x in (q, k))
+        held[there] = tuple(None if x is None else x.to(there) for x in next(iter(held.values())))
+    cos, sin, scale, mask = held[there]
+    if cos is not None and sin is not None:
+        q, k = (turn(x, cos, sin, v.dtype) for x in (q, k))
+    if scale is not None:
+        q = q * scale
     if exchange is not None:
         k, v = exchange(k, v)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=q.shape[1] != k.shape[1])
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     return y.transpose(1, 2)
 
 
@@ -283,25 +367,6 @@ def _places(tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -
     if attention is None:
         return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     return (attention.long().cumsum(1) - 1).clamp(min=0)
-
-
-def _rotary(
-    places: Int[Tensor, "B L"], width: int, theta: float, dtype: torch.dtype
-) -> tuple[Float[Tensor, "B L 1 w"], Float[Tensor, "B L 1 w"]]:
-    """Half-split rotary angles (pair ``(i, i + w/2)``), computed in float32 whatever the weights are.
-
-    1/θ^e and not θ^−e: they differ in the last bit, which a thousand positions on is the fourth decimal of an angle, and the
-    published models were trained with the former.
-    """
-    exponent = torch.arange(0, width, 2, device=places.device, dtype=torch.float32) / width
-    angle = places[..., None].float() * (1.0 / theta**exponent)
-    angle = torch.cat([angle, angle], dim=-1)[:, :, None, :]
-    return angle.cos().to(dtype), angle.sin().to(dtype)
-
-
-def _half_turn(x: Float[Tensor, "B L H w"]) -> Float[Tensor, "B L H w"]:
-    left, right = x.chunk(2, dim=-1)
-    return torch.cat([-right, left], dim=-1)
 
 
 def _related(size: int, n_heads: int) -> Bool[Tensor, "H L L"]:
