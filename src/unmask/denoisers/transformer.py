@@ -103,12 +103,11 @@ class TransformerConfig:
         """The width of a head."""
         return self.head_width or self.width // self.n_heads
 
-    @property
-    def ffn_widths(self) -> list[int]:
-        """Of each layer, the width of all its SwiGLUs together."""
+    def ffn_widths(self, taken: bool = False) -> list[int]:
+        """Of each layer, the width of all its SwiGLUs together, or only of those that a position takes."""
         e = self.experts
-        mixed = None if e is None else e.count * e.ffn + e.shared_ffn
-        return [self.ffn if e is None or n in e.dense else mixed or 0 for n in range(self.n_layers)]
+        mixed = 0 if e is None else (e.top if taken else e.count) * e.ffn + e.shared_ffn
+        return [self.ffn if e is None or n in e.dense else mixed for n in range(self.n_layers)]
 
     @property
     def least_weights(self) -> int:
@@ -116,7 +115,7 @@ class TransformerConfig:
         places = self.max_length if self.positions == "learned" else 0
         head = 0 if self.tied_head else self.head_rows or self.vocab_size
         inner = self.n_heads * self.inner_width
-        return self.width * (self.vocab_size + places + head + self.n_layers * 2 * inner + 3 * sum(self.ffn_widths))
+        return self.width * (self.vocab_size + places + head + self.n_layers * 2 * inner + 3 * sum(self.ffn_widths()))
 
 
 class Attention(nn.Module):
@@ -318,25 +317,37 @@ class Transformer(nn.Module):
     ) -> Callable[..., Tensor]:
         """Attention of the positions that are computed, standing at ``here``, to all ``L``."""
         c = self.config
-        cos = sin = scale = mask = None
+        cos = sin = scale = None
         if c.positions == "rotary":
             precision = torch.float32 if c.rope_float32 else dtype
             cos, sin = rotary(here, c.rotary_width or c.inner_width, c.rope_theta, precision, c.yarn)
             if c.yarn is not None and c.yarn.query_growth > 0:
                 scale = c.yarn.query_scale(here).to(dtype)
-        if self.related is not None:
-            # In three dimensions it would miss the fused kernel.
-            mask = self.related[None] if packed is None else self.related[:, packed.column].transpose(0, 1)
-        elif c.attention == "block_causal":
-            blocks, own = places // (c.attention_block or 1), here // (c.attention_block or 1)
-            mask = blocks[:, None, None, :] <= own[:, None, :, None]
-        elif focus is not None and c.attention == "causal_prefix":
-            inside = focus.active[:, None, None, :] & focus.active[:, None, :, None]
-            mask = inside | (places[:, None, None, :] <= here[:, None, :, None])
+        mask = self._mask(here, places, packed, focus)
         if attention is not None and not bool(attention.all()):
             seen = attention[:, None, None, :]
             mask = seen if mask is None else seen & mask
         return partial(_attention, {here.device: (cos, sin, scale, mask)})
+
+    def _mask(
+        self,
+        here: Int[Tensor, "B A"],
+        places: Int[Tensor, "B L"],
+        packed: Packed | None,
+        focus: Focus | None,
+    ) -> Bool[Tensor, "#B #H A L"] | None:
+        """What the configuration lets the positions ``here`` see, padding aside; None is everything."""
+        c = self.config
+        if self.related is not None:
+            # In three dimensions it would miss the fused kernel.
+            return self.related[None] if packed is None else self.related[:, packed.column].transpose(0, 1)
+        if c.attention == "block_causal":
+            blocks, own = places // (c.attention_block or 1), here // (c.attention_block or 1)
+            return blocks[:, None, None, :] <= own[:, None, :, None]
+        if focus is not None and c.attention == "causal_prefix":
+            inside = focus.active[:, None, None, :] & focus.active[:, None, :, None]
+            return inside | (places[:, None, None, :] <= here[:, None, :, None])
+        return None
 
 
 def _attention(
