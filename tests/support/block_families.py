@@ -247,7 +247,6 @@ def _remote_model(family: str, named: dict[str, Any]) -> Any:
         exponent = torch.arange(0, rotated, 2, dtype=torch.int64).float() / rotated
         return 1.0 / (named["rope_theta"] ** exponent), 1.0
 
-    ROPE_INIT_FUNCTIONS["default"] = plain  # pyright: ignore
     folder, stem, model = {
         "llada_moe": ("llada", "lladamoe", "LLaDAMoEModelLM"),
         "llada2": ("llada21", "llada21_moe", "LLaDA2MoeModelLM"),
@@ -265,7 +264,11 @@ def _remote_model(family: str, named: dict[str, Any]) -> Any:
         parts.append(module)
     config = getattr(parts[0], model.removesuffix("ModelLM") + "Config")(**named)
     config._attn_implementation = "sdpa"
-    return getattr(parts[1], model)(config)
+    ROPE_INIT_FUNCTIONS["default"] = plain  # pyright: ignore
+    try:
+        return getattr(parts[1], model)(config)
+    finally:
+        del ROPE_INIT_FUNCTIONS["default"]  # or transformers' own models would take it
 
 
 def public_logits(family: str, dtype: torch.dtype = torch.float32) -> Callable[[Tensor, Tensor | None], Tensor]:

@@ -84,7 +84,7 @@ def nemotron_loop(model: Any, prompt: list[int], length: int, size: int, thresho
         mask = mask.expand(tokens.shape[1], -1)[None, None]
         output = model(tokens, attention_mask=mask, position_ids=at[None], past_key_values=cache, use_cache=True)
         if not causal:
-            cache.crop(past)
+            cache.crop(-tokens.shape[1])
         return hopeless(output.logits)
 
     x, cache = torch.tensor([prompt]), DynamicCache()

@@ -1,6 +1,6 @@
 """Rotary positions: the angles of half-split rotations, of a whole head or of its first channels, plain or stretched by YaRN.
 
-Shapes: ``B`` canvases, ``L`` positions, ``H`` heads, ``w`` rotated channels of a head.
+Shapes: ``B`` canvases, ``L`` positions, ``H`` heads, ``w`` rotated channels of a head, ``half`` of which are pairs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Yarn:
     attention_factor: Positive = 1.0
     query_growth: NonNegative = 0.0
 
-    def stretch(self, frequency: Float[Tensor, "w/2"], theta: float) -> Float[Tensor, "w/2"]:
+    def stretch(self, frequency: Float[Tensor, "half"], theta: float) -> Float[Tensor, "half"]:
         """The frequencies 1/θ^e, stretched."""
         pairs = len(frequency)
 
