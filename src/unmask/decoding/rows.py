@@ -10,11 +10,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Canvas, Denoiser, Focus
+from unmask.decoding.protocols import BlockRule, Canvas, Denoiser, Focus
 
-PER_ROW = ["tokens", "hidden", "index", "block", "place", "rows", "total", "seeds", "size", "budget", "block_step"]
-"""The attributes of ``LiveRows`` that have a row per live row."""
-PER_REVISED_ROW = ["revealed", "reveal_logp", "left", "watched", "open"]
+PER_ROW = (
+    *("tokens", "hidden", "attention", "index", "block", "place", "first", "rows", "total", "seeds", "size", "budget"),
+    "block_step",
+)
+"""The attributes of ``LiveRows`` that have a row per live row, or are None."""
+PER_REVISED_ROW = ("revealed", "reveal_logp", "left", "watched", "open")
 """Those that it has besides when revealed tokens may be taken back."""
 
 
@@ -27,7 +30,7 @@ class LiveRows:
 
     def __init__(self, denoiser: Denoiser, canvas: Canvas, decoding: Decoding, forced: bool = False) -> None:
         tokens, target, attention, region = canvas.tokens, canvas.target, canvas.attention, canvas.region
-        batch, length = tokens.shape
+        batch = len(tokens)
         canvas.check()
         hidden = tokens == denoiser.mask_id
         if attention is not None:
@@ -44,16 +47,13 @@ class LiveRows:
         self.result = tokens.clone()
         self.tokens, self.hidden, self.attention = tokens.clone(), hidden, attention
         self.index = torch.where(region, region.long().cumsum(1) - 1, -1)
-        block = decoding.block or max(1, length)
-        self.block = torch.where(region, self.index // block, length)
-        self.place = torch.where(region, self.index % block, -1)
+        self.block, self.place, self.first = self._blocks(region, decoding.block, BlockRule.of(denoiser))
         self.rows = torch.arange(batch, device=tokens.device)
         self.total = hidden.sum(1)
         self.step = 0
         self.seeds = torch.arange(batch, device=tokens.device) if canvas.seeds is None else canvas.seeds
-        self.size = torch.zeros(
-            batch, max(1, int(self.index.max()) // block + 1), dtype=torch.long, device=tokens.device
-        )
+        blocks = int(self.block.masked_fill(~region, 0).max()) + 1
+        self.size = torch.zeros(batch, blocks, dtype=torch.long, device=tokens.device)
         self.size.scatter_add_(1, self.block.clamp(max=self.size.shape[1] - 1), hidden.long())
         self.budgeted = decoding.steps is not None
         self.budget = self.size if decoding.steps is None else spread(self.size, decoding.steps)
@@ -69,7 +69,11 @@ class LiveRows:
         self._retire()
 
     def eligible(self) -> Bool[Tensor, "b L"]:
-        return self.hidden & (self.block == self._current()[:, None])
+        inside = self.hidden & (self.block == self._current()[:, None])
+        if self.first is None:
+            return inside
+        first = inside & self.first
+        return torch.where(first.any(1, keepdim=True), first, inside)
 
     def focus(self) -> Focus:
         current = self._current()
@@ -113,6 +117,28 @@ class LiveRows:
         self.block_step = torch.where(self._current() == before, self.block_step + 1, 0)
         self._retire()
 
+    def _blocks(
+        self, region: Bool[Tensor, "B L"], size: int | None, rule: BlockRule | None
+    ) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"], Bool[Tensor, "B L"] | None]:
+        """Of each position its block (``L`` outside the region), its place in it, and whether it must be its block's first."""
+        length = region.shape[1]
+        if rule is None:
+            size = size or max(1, length)
+            return torch.where(region, self.index // size, length), torch.where(region, self.index % size, -1), None
+        size, counted, seed = size or rule.size, self.index, size or rule.size
+        if rule.from_start:
+            if rule.size % size:
+                raise ValueError(
+                    f"this denoiser is decoded in blocks of {rule.size}: block must divide that, got {size}"
+                )
+            seed = rule.size
+            real = torch.ones_like(region) if self.attention is None else self.attention
+            counted = real.long().cumsum(1) - 1
+        block = torch.where(region, counted // size, length)
+        block = torch.where(region, block - block.amin(1, keepdim=True), length)
+        first = region & (counted % seed == 0) if rule.seeded else None
+        return block, torch.where(region, counted % size, -1), first
+
     def _current(self) -> Int[Tensor, "b"]:
         """The number of each row's first block that hides something. Found once, until ``hidden`` changes."""
         if self._found is None:
@@ -140,10 +166,9 @@ class LiveRows:
         if bool(live.all()):
             return
         self.result[self.rows[~live]] = self.tokens[~live]
-        for name in PER_ROW + (PER_REVISED_ROW if self.revises else []):
-            setattr(self, name, getattr(self, name)[live])
-        if self.attention is not None:
-            self.attention = self.attention[live]
+        for name in PER_ROW + (PER_REVISED_ROW if self.revises else ()):
+            value = getattr(self, name)
+            setattr(self, name, None if value is None else value[live])
         self._found = None
 
 

@@ -139,9 +139,10 @@ def load_family(
 
     def read(ours: str) -> Tensor:
         theirs, place = family.theirs(ours), device_of(ours, where)
-        if not family.fused or ".attention." not in ours or ours.endswith("out.weight"):
+        part = ours.split(".")[-2]
+        if not family.fused or part not in ("q", "k", "v"):
             return checkpoint.read(theirs, dtype, place)
-        return split_qkv(checkpoint.read(theirs), config, ours.split(".")[-2]).to(place, dtype)
+        return split_qkv(checkpoint.read(theirs), config, part, family.fused).to(place, dtype)
 
     denoiser.load_state_dict({ours: read(ours) for ours in shapes}, strict=False, assign=True)
     if config.tied_head:
@@ -163,9 +164,17 @@ class SkipInitialisation(TorchFunctionMode):
         return func(*args, **given)
 
 
-def split_qkv(fused: Float[Tensor, "rows D"], config: TransformerConfig, part: str) -> Float[Tensor, "part D"]:
-    """lit-gpt's ``attn.attn``: for each of ``G`` groups its queries, then one key head, then one value head."""
+def split_qkv(
+    fused: Float[Tensor, "rows D"], config: TransformerConfig, part: str, by: str = "groups"
+) -> Float[Tensor, "part D"]:
+    """lit-gpt's ``attn.attn``: for each of ``G`` groups its queries, then one key head, then one value head.
+
+    By ``parts``: all queries, then all keys, then all values.
+    """
     groups = config.n_kv_heads or config.n_heads
+    if by == "parts":
+        sizes = [heads * config.inner_width for heads in (config.n_heads, groups, groups)]
+        return fused.split(sizes)["qkv".index(part)]
     queries = config.n_heads // groups
     heads = fused.unflatten(0, (groups, queries + 2, -1))
     picked = {"q": heads[:, :queries], "k": heads[:, queries], "v": heads[:, queries + 1]}[part]

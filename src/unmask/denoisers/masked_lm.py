@@ -24,6 +24,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.denoisers.checkpoint import read_json
+
 HEADS = (
     ("cls",),
     ("lm_head",),
@@ -34,6 +36,8 @@ HEADS = (
 )
 """The children of ``…ForMaskedLM`` classes that follow the trunk, in the order in which they are called."""
 PROBE = 6
+SAME_TENSORS = {"dplm": "esm"}
+"""``model_type`` of remote code → that of the modules of transformers that it subclasses: DPLM is an ESM-2 trained as diffusion."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "special_tokens_map.json")
 
 
@@ -255,8 +259,9 @@ def load_masked_lm(
     try:
         with silence_transformers():
             model, info = transformers.AutoModelForMaskedLM.from_pretrained(
-                folder, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True, **safe
-            )
+                folder, config=_model_config(folder, transformers), dtype=dtype, device_map=device_map,
+                use_safetensors=True, output_loading_info=True, **safe,
+            )  # fmt: skip
             named = any((folder / file).exists() for file in TOKENIZER_FILES)
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe) if named else None
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
@@ -265,6 +270,13 @@ def load_masked_lm(
     if wrong := sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]])):
         raise ValueError(f"{folder} does not fit {type(model).__name__}: {', '.join(wrong[:4])} missing or misshapen")
     return MaskedLM(model if device is None else model.to(device), tokenizer)
+
+
+def _model_config(folder: Path, transformers: Any) -> Any:
+    """The configuration as one of transformers' own where it says ``SAME_TENSORS``; None leaves it to transformers."""
+    stored = read_json(folder / "config.json")
+    same = SAME_TENSORS.get(str(stored.pop("model_type", None)))
+    return None if same is None else transformers.AutoConfig.for_model(same, **stored)
 
 
 @contextlib.contextmanager
