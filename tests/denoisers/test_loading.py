@@ -59,8 +59,14 @@ def test_weights_are_mapped_not_copied(tmp_path: Path) -> None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("only Linux lists its mappings")
-    for name, copied in (("llada", ()), ("smdm", (".q.", ".k.", ".v."))):
-        denoiser = loaded(write(tmp_path / name, name))
+    own = save_denoiser(loaded(write(tmp_path / "first", "llada")), tmp_path / "ours")
+    cases = (
+        (own, ()),
+        (write(tmp_path / "llada", "llada"), ()),
+        (write(tmp_path / "smdm", "smdm"), (".q.", ".k.", ".v.")),
+    )
+    for place, copied in cases:
+        denoiser = loaded(place)
         ranges = [
             tuple(int(end, 16) for end in line.split()[0].split("-"))
             for line in maps.read_text().splitlines()

@@ -333,7 +333,8 @@ class Canvas:
     ``target`` is the truth, for teacher forcing, oracles and records. ``region`` is where the answer stands (default: from the
     first to the last hidden position); blocks and indices count inside it. ``attention`` is False on padding. ``candidates``
     restricts what may be revealed: other hidden positions stay hidden. ``seeds`` make each row's randomness its own (default: the
-    row's number).
+    row's number). Of positions that are no candidates, those that are ``waiting`` are hidden to schedulers too, as if they could be
+    revealed. ``weight`` is how much the reward of a position counts in training (default: 1).
     """
 
     tokens: Int[Tensor, "B L"]
@@ -342,10 +343,12 @@ class Canvas:
     attention: Bool[Tensor, "B L"] | None = None
     candidates: Bool[Tensor, "B L"] | None = None
     seeds: Int[Tensor, "B"] | None = None
+    waiting: Bool[Tensor, "B L"] | None = None
+    weight: Float[Tensor, "B L"] | None = None
 
     def check(self) -> None:
         """Refuse tensors of other shapes than the tokens."""
-        for name in ("target", "region", "attention", "candidates"):
+        for name in ("target", "region", "attention", "candidates", "waiting", "weight"):
             tensor = getattr(self, name)
             if tensor is not None and tensor.shape != self.tokens.shape:
                 raise ValueError(

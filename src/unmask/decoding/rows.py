@@ -13,8 +13,8 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import BlockRule, Canvas, Denoiser, Focus
 
 PER_ROW = (
-    *("tokens", "hidden", "attention", "index", "block", "place", "first", "rows", "total", "seeds", "size", "budget"),
-    "block_step",
+    *("tokens", "hidden", "waiting", "attention", "index", "block", "place", "first", "rows", "total", "seeds", "size"),
+    *("budget", "block_step"),
 )
 """The attributes of ``LiveRows`` that have a row per live row, or are None."""
 PER_REVISED_ROW = ("revealed", "reveal_logp", "left", "watched", "open")
@@ -37,7 +37,7 @@ class LiveRows:
             hidden = hidden & attention
         if region is None:
             region = (hidden.long().cumsum(1) > 0) & (hidden.long().flip(1).cumsum(1).flip(1) > 0)
-        hidden = hidden if canvas.candidates is None else hidden & canvas.candidates
+        masks, hidden = hidden, hidden if canvas.candidates is None else hidden & canvas.candidates
         if bool((hidden & ~region).any()):
             raise ValueError(
                 "a hidden position lies outside the region: extend the region, or leave it out of the candidates"
@@ -46,10 +46,11 @@ class LiveRows:
             _require_complete(target, hidden, denoiser.mask_id)
         self.result = tokens.clone()
         self.tokens, self.hidden, self.attention = tokens.clone(), hidden, attention
+        self.waiting = _waiting(canvas, masks & ~hidden)
         self.index = torch.where(region, region.long().cumsum(1) - 1, -1)
         self.block, self.place, self.first = self._blocks(region, decoding.block, BlockRule.of(denoiser))
         self.rows = torch.arange(batch, device=tokens.device)
-        self.total = hidden.sum(1)
+        self.total = self.unseen.sum(1)
         self.step = 0
         self.seeds = torch.arange(batch, device=tokens.device) if canvas.seeds is None else canvas.seeds
         blocks = int(self.block.masked_fill(~region, 0).max()) + 1
@@ -57,7 +58,7 @@ class LiveRows:
         self.size.scatter_add_(1, self.block.clamp(max=self.size.shape[1] - 1), hidden.long())
         self.budgeted = decoding.steps is not None
         self.budget = self.size if decoding.steps is None else spread(self.size, decoding.steps)
-        self.block_step = torch.zeros_like(self.total)
+        self.block_step = torch.zeros_like(self.rows)
         self._found: Int[Tensor, "b"] | None = None
         self.revises = decoding.revision is not None and not forced
         self.left = (decoding.revision_budget * self.total).long()
@@ -67,6 +68,11 @@ class LiveRows:
         self.stops = decoding.stop_at_end and not forced and len(self.ends) > 0
         self.filler = denoiser.pad_id if denoiser.pad_id is not None else (denoiser.end_ids or (denoiser.mask_id,))[0]
         self._retire()
+
+    @property
+    def unseen(self) -> Bool[Tensor, "b L"]:
+        """What schedulers take for hidden: what may be revealed, and what waits and never is."""
+        return self.hidden | self.waiting
 
     def eligible(self) -> Bool[Tensor, "b L"]:
         inside = self.hidden & (self.block == self._current()[:, None])
@@ -175,6 +181,11 @@ class LiveRows:
 def _require_complete(target: Int[Tensor, "B L"] | None, hidden: Bool[Tensor, "B L"], mask_id: int) -> None:
     if target is None or bool((target[hidden] == mask_id).any()):
         raise ValueError("the target has a mask where the canvas is hidden: teacher forcing needs a complete target")
+
+
+def _waiting(canvas: Canvas, masks: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
+    """Of masks that are no candidates, those that wait."""
+    return torch.zeros_like(masks) if canvas.waiting is None else canvas.waiting & masks
 
 
 def spread(count: Int[Tensor, "B M"], steps: int) -> Int[Tensor, "B M"]:

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from unmask.assets import MODELS
 from unmask.denoisers.checkpoint import (
     FAMILY,
     Checkpoint,
     Shape,
+    build_empty,
     has_weights,
     load_folder,
     read_json,
@@ -126,8 +126,7 @@ def load_family(
     for name, token in (("mask", config.mask_id), ("padding", config.pad_id), *(("end", i) for i in config.end_ids)):
         if token is not None and (not isinstance(token, int) or not 0 <= token < config.vocab_size):
             raise ValueError(f"{path}: the {name} token is {token}, but the embedding has {config.vocab_size} rows")
-    with torch.device("meta"), SkipInitialisation():
-        denoiser = Transformer(config)
+    denoiser = build_empty(config)
     shapes = {name: tuple(p.shape) for name, p in denoiser.named_parameters()}
     expected: dict[str, Shape] = {}
     for ours, shape in shapes.items():
@@ -152,16 +151,6 @@ def load_family(
         ):
             raise ValueError(f"{path}: the configuration ties the head to the embedding, but {head} is another tensor")
     return dispatch(denoiser.requires_grad_(False).eval(), where)
-
-
-class SkipInitialisation(TorchFunctionMode):
-    """Skip ``torch.nn.init``: on the meta device there is nothing to fill, and trying imports half of torch's compiler."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return given["tensor"] if "tensor" in given else args[0]
-        return func(*args, **given)
 
 
 def split_qkv(

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from unmask.assets import POLICIES
 from unmask.decoding.protocols import Denoiser, Scheduler
 from unmask.denoisers.checkpoint import Checkpoint, read_json, require_plausible_size
-from unmask.denoisers.transformer import LARGEST_GRID
+from unmask.denoisers.config import LARGEST_GRID
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
 from unmask.schedulers.general import least_weights

@@ -181,11 +181,15 @@ def require_kind(data: TaskKind, task: str) -> None:
 
 
 def evaluation_set(
-    task: str, denoiser_name: str, request: EvaluationRequest, options: Mapping[str, Any] | None = None
+    task: str,
+    denoiser_name: str,
+    request: EvaluationRequest,
+    options: Mapping[str, Any] | None = None,
+    **loading: Any,
 ) -> EvaluationSet:
-    """Load the denoiser and the problems of a task that fit it; ``options`` are some of the kind's."""
+    """Load the denoiser by ``load_denoiser(…, **loading)`` and the problems that fit it; ``options`` are some of the kind's."""
     data = find_kind(task)(**(options or {}))
-    return data.evaluation(load_denoiser(denoiser_name), denoiser_name, request)
+    return data.evaluation(load_denoiser(denoiser_name, **loading), denoiser_name, request)
 
 
 def shuffle_rows(seed: int, step: int, batch: int, count: int) -> Int[Tensor, "B"]:

@@ -28,7 +28,7 @@ RUN = PolicyRun(
 
 def test_the_winner_is_kept_where_no_step_is_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = iter([0.5, 0.75, 0.25, 0.75, 0.5])  # the race, the start, the step
-    monkeypatch.setattr("unmask.training.policy.trainer.free_running_accuracy", lambda *_: next(measured))
+    monkeypatch.setattr("unmask.training.policy.trainer.validate_free_running", lambda *_: {"accuracy": next(measured)})
     list(run_policy_training(RUN, tmp_path / "run"))
     assert json.loads((tmp_path / "run/race.json").read_text()) == {
         "confidence": 0.5,

@@ -37,7 +37,7 @@ FILES: dict[str, dict[str, str]] = {
     "humaneval": {"test": "humaneval/HumanEval.jsonl.gz"},
 }
 """Task → split → file, under the data folder. MBPP's file has all splits."""
-MBPP_SPLITS = {"prompt": range(1, 11), "test": range(11, 511)}
+MBPP_SPLITS = {"prompt": range(1, 11), "test": range(11, 511), "train": range(601, 975)}
 MBPP_SHOTS = (2, 3, 4)
 """By task_id: the examples that MBPP's authors, and lm-eval, show."""
 EXAMPLES = {"mbpp": 3, "math500": 4, "ifeval": 0, "humaneval": 0}
@@ -65,7 +65,7 @@ def load_task(
         _find_punkt(Path(data))  # before lm-eval's scorer is loaded, which would try to download it
     config: dict[str, Any] = {"task": name, "output_type": "generate_until", **TASKS[name](confined)}
     if data is not None:
-        documents = {split: _read(Path(data) / file, name, split) for split, file in FILES[name].items()}
+        documents = {split: read_documents(Path(data) / file, name, split) for split, file in FILES[name].items()}
         config = {key: value for key, value in config.items() if key not in ("dataset_path", "dataset_name")}
         config["custom_dataset"] = lambda **_: documents
     if shots is not None:
@@ -224,7 +224,8 @@ def _find_punkt(data: Path) -> None:
         ) from None
 
 
-def _read(path: Path, task: str, split: str) -> datasets.Dataset:
+def read_documents(path: Path, task: str, split: str) -> datasets.Dataset:
+    """The documents of a split in one of the benchmarks' own files."""
     if not path.is_file():
         expected = ", ".join(sorted(set(FILES[task].values())))
         raise ValueError(f"no file {path}: for {task} the data folder must hold {expected}")

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -122,10 +123,19 @@ class Learner:
             tensors |= {f"reference.{name}": p for name, p in self.reference.named_parameters()}
         return tensors
 
-    def save(self, run: Run, step: int) -> None:
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that a checkpoint holds: tensors, and what JSON can."""
         tensors, state = dump_optimizer(self.optimizer)
         numbers = {"best_score": self.best_score, "denoiser_calls": self.denoiser_calls}
-        run.save(step, tensors | self._tensors(), {"optimizer": state, **numbers})
+        return tensors | self._tensors(), {"optimizer": state, **numbers}
+
+    def copy_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """:meth:`state` as it is now. A policy is small beside one rollout of its denoiser."""
+        tensors, state = self.state()
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}, copy.deepcopy(state)
+
+    def save(self, run: Run, step: int) -> None:
+        run.save(step, *self.state())
 
     def restore(self, run: Run | None, processes: ProcessGroup) -> int:
         """The step to continue from."""

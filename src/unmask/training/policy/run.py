@@ -13,7 +13,7 @@ import torch
 
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.placement import parse_dtype
+from unmask.denoisers.placement import SPREAD, Placement, find_device, parse_dtype
 from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import format_json, read_json
 from unmask.runs.presets import load_preset
@@ -26,15 +26,13 @@ from unmask.tasks.kinds import Data, GeneratedKind, find_preset
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import PolicyJob, train_policy, validate
+from unmask.training.policy.trainer import PolicyJob, share_prompts, train_policy, validate
 from unmask.training.policy.validation import score
-
-DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
-class PolicyRun:
-    """A frozen denoiser, the policy's configuration, the problems and the training. ``dtype``, of the denoiser: float32, bfloat16.
+class PolicyRun(Placement):
+    """A frozen denoiser, the policy's configuration, the problems and the training.
 
     ``validation`` selects the held-out problems: the clues of puzzles, a file of text, a split of a dataset.
     ``start`` names a policy (shipped, or a folder) to initialise the weights from; its configuration must be the same.
@@ -48,14 +46,12 @@ class PolicyRun:
     data: Data = field(default_factory=SudokuData)
     validation: str | None = None
     training: PolicyTraining = field(default_factory=PolicyTraining)
-    dtype: str = "float32"
     race: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if unknown := [name for name in self.race if name not in BASES]:
             raise ValueError(f"race must name bases of policies ({', '.join(BASES)}), got {unknown[0]!r}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.policy.purpose != self.training.purpose:
             raise ValueError(
                 f"training.objective {self.training.objective!r} learns the purpose {self.training.purpose}: "
@@ -120,21 +116,27 @@ def run_policy_training(
     Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is called with the cost of a step
     before the first one; a run that does not fit into memory is refused then.
     """
-    accelerator = start_accelerator(config.training.mixed_precision)
+    if config.device == SPREAD:
+        raise ValueError(
+            "a policy is trained beside the denoiser on one device: expected auto, cpu, cuda or mps, got spread"
+        )
+    if (chosen := find_device(config.device)).type == "cuda":
+        torch.cuda.set_device(chosen)
+    accelerator = start_accelerator(config.training.mixed_precision, cpu=config.on_cpu)
     processes = ProcessGroup(accelerator)
     denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype)).to(accelerator.device)
     source = config.data.problems(denoiser, config.denoiser)
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
     if accelerator.is_main_process:
-        Run.create(folder, config, resume=resume)
+        Run.create(folder, config, resume=resume, may_differ=("device",))
     processes.wait()
     run = Run(Path(folder))
     with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
         held_out = source.held_out(config.training.validate, config.validation)
         validation = held_out.canvas(range(len(held_out)))
         policy = _start_policy(config, denoiser)
-        mine = source(0, config.training.prompts).rows(processes.split_prompts(config.training.prompts))
+        mine = source(0, config.training.prompts).rows(share_prompts(config.training, processes)[0])
         found = preflight(denoiser, policy, mine, config.training)
         needs(dataclasses.replace(found, processes=processes.size))
         found.require()
