@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from html import escape
+from html import escape as escape_html
 
+from unmask.report.terminal.console import printable
 from unmask.report.terminal.tables import heat
 from unmask.report.traces.format import Trace, TracedTrajectory
 
@@ -106,3 +107,8 @@ def _board(trace: Trace, trajectory: TracedTrajectory, left: int, top: int, cell
 def _summarize(trace: Trace, trajectory: TracedTrajectory) -> str:
     wrong = int(trace.wrong(trajectory).sum())
     return f"{trajectory.scheduler}: {'solved' if trace.solved(trajectory) else f'{wrong} cells wrong'}"
+
+
+def escape(text: str) -> str:
+    """For XML, which cannot hold control characters."""
+    return escape_html(printable(text))
