@@ -4,8 +4,9 @@ BIN := .venv/bin
 THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test golden mutants study slow soak lint clean
+.PHONY: help env lock demo test golden mutants study slow soak fuzz lint dist clean
 QUICK ?=
+SECONDS ?= 60
 SOAK ?= 600
 MUTANTS ?=
 JOBS ?= 2
@@ -34,10 +35,18 @@ help: ## this list
 
 env: .venv/.stamp ## the virtual environment, with pinned versions
 
-.venv/.stamp: pyproject.toml constraints.txt
+# By hash, but for torch, of which every index has builds of its own, and this package.
+.venv/.stamp: pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --require-hashes --no-deps -r requirements.lock
 	$(BIN)/pip install -c constraints.txt -e ".[dev]"
 	touch $@
+
+lock: env ## requirements.lock: the hashes of what constraints.txt pins, after a change of either
+	$(BIN)/pip install --quiet uv
+	echo torch > .venv/unlocked.txt
+	$(BIN)/uv pip compile pyproject.toml --extra dev -c constraints.txt --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --excludes .venv/unlocked.txt --custom-compile-command "make lock" --quiet -o requirements.lock
 
 demo: env ## see the order of thought, on a laptop, in minutes
 	$(BIN)/unmask demo
@@ -69,6 +78,16 @@ mutants: env ## mutation tests of the decoding loop and of policy training; cont
 	$(BIN)/pip install --quiet -c constraints.txt mutmut
 	$(THREADS) $(BIN)/mutmut run $(MUTANTS)
 	$(BIN)/mutmut export-cicd-stats && cat mutants/mutmut-cicd-stats.json
+
+fuzz: env ## coverage-guided fuzzing of every reader of untrusted files (SECONDS=60 for each; TARGETS=trace)
+	$(BIN)/pip install --quiet atheris
+	OMP_NUM_THREADS=1 $(BIN)/python fuzz/run.py $(TARGETS) -max_total_time=$(SECONDS)
+
+dist: env ## a wheel, a source archive and a bill of materials (CycloneDX) into dist
+	$(BIN)/pip install --quiet build cyclonedx-bom
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--of JSON -o dist/unmask.cdx.json
 
 lint: env ## ruff, import-linter, pyright, and oxlint for the JavaScript
 	$(BIN)/ruff check .

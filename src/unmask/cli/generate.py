@@ -190,8 +190,8 @@ def _read_text(file: str | None) -> tuple[str, str]:
 def _read_line(line: str, place: str) -> Any:
     try:
         record = json_text.loads(line)
-    except json_text.JSONDecodeError as error:
-        raise ValueError(f"{place} is not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and brackets in brackets
+        raise ValueError(f"{place} is not JSON: {getattr(error, 'msg', None) or error}"[:300]) from None
     prompt = record.get("prompt") if isinstance(record, dict) else None
     if not isinstance(prompt, str) and not _is_conversation(prompt):
         form = '{"prompt": "…"}, a text or a list of {"role", "content"}'

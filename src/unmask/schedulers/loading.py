@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from unmask.assets import POLICIES
 from unmask.decoding.protocols import Denoiser, Scheduler
 from unmask.denoisers.checkpoint import Checkpoint, read_json, require_plausible_size
+from unmask.denoisers.hub import digest
 from unmask.denoisers.transformer import LARGEST_GRID
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
@@ -31,16 +32,29 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
     A learned policy by its shipped name, its folder (or the run that trained it), or ``sas``: the shipped one of the denoiser.
     With ``denoiser``, a policy that was trained for another is refused, and one that fits is moved to the same device.
     """
-    name = f"sas-{denoiser_name}" if spec == "sas" and denoiser_name else spec
-    for folder in (POLICIES / name, Path(name) / "policy", Path(name)):
-        if (folder / "model.safetensors").exists() and (folder / "config.json").exists():
-            return _load_policy(folder, denoiser)
+    folder = _find_policy(spec, denoiser_name)
+    if folder is not None:
+        return _load_policy(folder, denoiser)
     if spec == "sas":
         known = ", ".join(list_policies()) or "none"
         raise ValueError(
             f"no policy ships for the denoiser {denoiser_name!r}: learn one with unmask train; shipped are {known}"
         )
     return build(spec, SCHEDULERS, "scheduler")
+
+
+def describe_policy(spec: str, denoiser_name: str = "") -> dict[str, str]:
+    """What a run stores of a learned policy's files: their digest. Nothing for a heuristic, which has none."""
+    folder = _find_policy(spec, denoiser_name)
+    return {} if folder is None else {"sha256": digest([folder / "config.json", folder / "model.safetensors"])}
+
+
+def _find_policy(spec: str, denoiser_name: str) -> Path | None:
+    name = f"sas-{denoiser_name}" if spec == "sas" and denoiser_name else spec
+    folders = (POLICIES / name, Path(name) / "policy", Path(name))
+    return next(
+        (one for one in folders if (one / "model.safetensors").exists() and (one / "config.json").exists()), None
+    )
 
 
 def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
@@ -63,6 +77,7 @@ def _check_config(folder: Path) -> None:
     square = 0 if config.kind == "hidden" else config.width**2
     embedded = (config.vocab_size + (config.length or 0)) * config.width if config.tokens else 0
     least = {"hidden": config.hidden_width * config.width, "grid": 0}.get(config.kind, embedded)
-    require_plausible_size(least + max(1, layered) * square, Checkpoint(folder).shapes, folder / "model.safetensors")
+    shapes = Checkpoint(folder).shapes
+    require_plausible_size(least + max(1, layered) * square, shapes, folder / "model.safetensors", layered)
     if config.size is not None and not 1 <= config.size <= LARGEST_GRID:
         raise ValueError(f"{folder / 'config.json'}: size must be in 1 .. {LARGEST_GRID}, got {config.size}")

@@ -39,7 +39,7 @@ class Pretrain:
 def pretrain(config: Pretrain, folder: str | Path, resume: bool = False) -> Iterator[dict[str, Any]]:
     """Train in ``folder``, yielding records; at the end the denoiser is in ``folder/denoiser``, in float16."""
     run = Run.create(folder, config, resume=resume)
-    with run.lock():
+    with run.work():
         generator = torch.Generator().manual_seed(config.training.seed)
         denoiser = Transformer(config.model).initialise(generator)
         yield from train_masked(denoiser, config.data, config.training, run)

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from unmask.decoding.protocols import Canvas
-from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.loading import describe_source, load_denoiser
 from unmask.denoisers.placement import parse_dtype
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
-from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.tasks.kinds import Data, GeneratedKind
 from unmask.tasks.sudoku.source import SudokuData
@@ -105,10 +105,16 @@ def run_policy_training(
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
     if accelerator.is_main_process:
-        Run.create(folder, config, resume=resume)
+        inputs = {"denoiser": describe_source(config.denoiser)}
+        inputs |= {
+            key: describe_policy(one, config.denoiser)
+            for key, one in (("start", config.start), ("teacher", name))
+            if one
+        }
+        Run.create(folder, config, resume=resume, inputs=inputs)
     processes.wait()
     run = Run(Path(folder))
-    with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
+    with run.work() if accelerator.is_main_process else contextlib.nullcontext():
         torch.manual_seed(config.training.seed)
         policy = build_policy(config.policy, denoiser, config.denoiser)
         if config.start:
