@@ -104,7 +104,7 @@ def read_documents(path: Path, task: str, split: str) -> datasets.Dataset:
         expected = ", ".join(sorted(set(FILES[task].values())))
         raise ValueError(f"no file {path}: for {task} the data folder must hold {expected}")
     lines = read_bounded(path).split("\n")
-    rows = [_read_row(line, task, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+    rows = [read_row(line, task, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
     if task == "mbpp":
         rows = [row for row in rows if row["task_id"] in MBPP_SPLITS[split]]
     if not rows:
@@ -128,7 +128,8 @@ def read_bounded(path: Path) -> str:
         raise ValueError(f"cannot read {path}: {error}") from error
 
 
-def _read_row(line: str, task: str, place: str) -> dict[str, Any]:
+def read_row(line: str, task: str, place: str) -> dict[str, Any]:
+    """One line of a benchmark's file; ``place`` names it in errors."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
