@@ -4,7 +4,7 @@ BIN := .venv/bin
 THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help env lock demo test golden mutants study slow soak fuzz lint dist clean
+.PHONY: help env lock demo test golden mutants study slow soak fuzz lint docs dist clean
 QUICK ?=
 SECONDS ?= 60
 SOAK ?= 600
@@ -83,18 +83,28 @@ fuzz: env ## coverage-guided fuzzing of every reader of untrusted files (SECONDS
 	$(BIN)/pip install --quiet atheris
 	OMP_NUM_THREADS=1 $(BIN)/python fuzz/run.py $(TARGETS) -max_total_time=$(SECONDS)
 
-dist: env ## a wheel, a source archive and a bill of materials (CycloneDX) into dist
-	$(BIN)/pip install --quiet build cyclonedx-bom
-	$(BIN)/python -m build --outdir dist
-	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --mc-type library --output-reproducible \
-		--of JSON -o dist/unmask.cdx.json
-
 lint: env ## ruff, import-linter, pyright, and oxlint for the JavaScript
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 	$(BIN)/oxlint --deny-warnings
+
+docs: env ## the documentation site, strictly, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+dist: env ## sdist, wheel and a CycloneDX bill of materials in dist/, the wheel tried in an empty environment without the source tree
+	rm -rf dist build/empty build/tried && mkdir -p build/tried
+	$(BIN)/pip install --quiet -c constraints.txt build
+	$(BIN)/python -m build
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet -c constraints.txt dist/*.whl
+	cd build/tried && ../empty/bin/python -I -c "import unmask; print(*[getattr(unmask, name).__name__ for name in unmask.__all__])"
+	cd build/tried && ../empty/bin/unmask decode 1000002003000004 --denoiser sudoku-4x4
+	cd build/tried && ../empty/bin/unmask demo --quick --puzzles 40
+	$(BIN)/pip install --quiet cyclonedx-bom
+	$(BIN)/cyclonedx-py environment build/empty/bin/python --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--of JSON -o dist/unmask.cdx.json
 
 clean: ## remove the environment and everything built
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -26,7 +26,7 @@ from unmask.denoisers.checkpoint import load_folder, read_config
 from unmask.denoisers.hub import parse_hub_id
 from unmask.denoisers.lora import base_of, load_adapter
 from unmask.denoisers.transformer import Transformer
-from unmask.evaluation.lm_eval.documents import ROWS, read_row
+from unmask.evaluation.lm_eval.documents import ROWS, check_row
 from unmask.generation.text_canvas import load_tokenizer
 from unmask.report.figures import Point, inline_svg, intervals
 from unmask.report.gather import report_from_json
@@ -38,6 +38,7 @@ from unmask.report.study_sections import read_study
 from unmask.report.terminal.console import SafeConsole
 from unmask.report.terminal.tables import comparison
 from unmask.report.traces.reading import from_json
+from unmask.runs.jsonable import parse_json_lines
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
@@ -210,7 +211,8 @@ def study(content: bytes) -> None:
 def benchmark_row(content: bytes) -> None:
     """The first byte chooses the benchmark."""
     tasks = sorted(ROWS)
-    read_row(content[1:].decode("utf-8", "replace"), tasks[(content or b"0")[0] % len(tasks)], "line 1")
+    for place, row in parse_json_lines([content[1:]], "rows"):
+        check_row(row, tasks[content[0] % len(tasks)], place)
 
 
 def whole_tokenizer(content: bytes) -> None:

@@ -28,7 +28,6 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from unmask.report import numbers
-from unmask.report.boards import FONT
 from unmask.report.terminal.console import printable
 from unmask.report.terminal.tables import heat
 
@@ -37,6 +36,7 @@ MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 1.5)), (0, (2, 1)), "-.")
 MARKED = 24
 """A line with more points than this has no markers."""
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 WIDTH = 9.4  # of a figure on a page: inches of 96 pixels
 
 ThemeName = Literal["page", "paper"]

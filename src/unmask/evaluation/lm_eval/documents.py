@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import gzip
-import json
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import datasets
 
 from unmask.runs.config import read
+from unmask.runs.jsonable import parse_json_lines
 
 FILES: dict[str, dict[str, str]] = {
     "gsm8k": {"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
@@ -103,8 +103,8 @@ def read_documents(path: Path, task: str, split: str) -> datasets.Dataset:
     if not path.is_file():
         expected = ", ".join(sorted(set(FILES[task].values())))
         raise ValueError(f"no file {path}: for {task} the data folder must hold {expected}")
-    lines = read_bounded(path).split("\n")
-    rows = [read_row(line, task, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+    lines = read_bounded(path).split(b"\n")
+    rows = [check_row(value, task, place) for place, value in parse_json_lines(lines, str(path))]
     if task == "mbpp":
         rows = [row for row in rows if row["task_id"] in MBPP_SPLITS[split]]
     if not rows:
@@ -116,29 +116,20 @@ def read_documents(path: Path, task: str, split: str) -> datasets.Dataset:
         raise ValueError(f"{path}: its rows do not fit into one table: {reason[:200]}") from error
 
 
-def read_bounded(path: Path) -> str:
-    """A text file, unpacked if it is ``.gz``, that is no larger than any benchmark."""
+def read_bounded(path: Path) -> bytes:
+    """A file, unpacked if it is ``.gz``, that is no larger than any benchmark."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"more than {LARGEST // 2**20} MB when unpacked; is it the benchmark's file?")
-        return content.decode()
-    except (ValueError, OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"cannot read {path}: {error}") from error
+    if len(content) > LARGEST:
+        raise ValueError(f"{path} has more than {LARGEST // 2**20} MB when unpacked; is it the benchmark's file?")
+    return content
 
 
-def read_row(line: str, task: str, place: str) -> dict[str, Any]:
-    """One line of a benchmark's file; ``place`` names it in errors."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = (
-            error.msg
-            if isinstance(error, json.JSONDecodeError)
-            else "brackets nested beyond reason, or a number too long"
-        )
-        raise ValueError(f"{place} is not JSON: {reason}") from None
+def check_row(row: Any, task: str, place: str) -> dict[str, Any]:
+    """``row``, if it has what the task needs; ``place`` names it in errors."""
     if not isinstance(row, dict):
         raise ValueError(f"{place}: expected a JSON object, got {type(row).__name__}")
     needed = {field.name for field in dataclasses.fields(ROWS[task])}
