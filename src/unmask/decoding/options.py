@@ -48,7 +48,7 @@ class Decoding:
     top_p: Annotated[float, pydantic.Field(gt=0, le=1)] = 1.0
     ends: Ends = "allow"
     end_floor: Share = 0.4
-    min_length: Annotated[int, pydantic.Field(ge=0)] = 0
+    min_length: Annotated[int, pydantic.Field(ge=0, lt=2**31)] = 0
     stop_at_end: bool = True
     guidance: NonNegative = 0.0
     cache: Cache = "none"

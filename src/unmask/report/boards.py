@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from unmask.report import templates
+from unmask.report.terminal.console import printable
 from unmask.report.terminal.tables import heat
 from unmask.report.traces.format import Trace, TracedTrajectory
 
@@ -27,7 +28,7 @@ def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str
     return templates.render(
         "hero.svg",
         font=FONT,
-        label="; ".join(_summarize(trace, one) for one in shown),
+        label=printable("; ".join(_summarize(trace, one) for one in shown)),
         ramp=[(n, heat(n / 100)) for n in (0, 25, 50, 75, 100)],
         boards=[_board(trace, one) for one in shown],
         grid=trace.grid,
@@ -47,14 +48,14 @@ def _board(trace: Trace, trajectory: TracedTrajectory) -> dict[str, Any]:
     step = dict(zip(trajectory.order, trajectory.step, strict=True))
     verdict = "✓ solved" if trace.solved(trajectory) else f"✗ {wrong.sum()} cells wrong"
     return {
-        "name": "learned order (SAS)" if trajectory.scheduler == "sas" else f"{trajectory.scheduler} order",
+        "name": printable("learned order (SAS)" if trajectory.scheduler == "sas" else f"{trajectory.scheduler} order"),
         "verdict": verdict + ("" if first is None else f", the first at step {trajectory.step[first] + 1}"),
         "solved": trace.solved(trajectory),
         "first": None if first is None else trajectory.order[first],
         "steps": trajectory.steps,
         "cells": [
             {
-                "label": trace.labels[token],
+                "label": printable(trace.labels[token]),
                 "wrong": wrong[position],
                 "step": step[position] + 1 if position in step else 0,
                 "fill": _pale(heat(step[position] / max(1, trajectory.steps - 1))) if position in step else "#ffffff",

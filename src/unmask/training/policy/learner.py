@@ -145,9 +145,9 @@ class Learner:
             run.rewind(None if checkpoint is None else checkpoint.step)
         if checkpoint is None:
             return 0
-        with torch.no_grad():
+        with torch.no_grad(), checkpoint.restoring():
             for name, tensor in self._tensors().items():
                 tensor.copy_(checkpoint.tensors[name])
-        load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
-        self.best_score, self.denoiser_calls = (checkpoint.state[name] for name in ("best_score", "denoiser_calls"))
+            load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+            self.best_score, self.denoiser_calls = (checkpoint.state[name] for name in ("best_score", "denoiser_calls"))
         return checkpoint.step

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from unmask.decoding.protocols import Canvas
-from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.loading import describe_source, load_denoiser
 from unmask.denoisers.placement import SPREAD, Placement, find_device, parse_dtype
 from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import format_json, read_json
@@ -20,7 +20,7 @@ from unmask.runs.presets import load_preset
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.general import blocks_for
-from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask.schedulers.policy import BASES, OrderPolicy, PolicyConfig
 from unmask.tasks.kinds import Data, GeneratedKind, find_preset
 from unmask.tasks.sudoku.source import SudokuData
@@ -129,10 +129,13 @@ def run_policy_training(
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
     if accelerator.is_main_process:
-        Run.create(folder, config, resume=resume, may_differ=("device",))
+        policies = {key: one for key, one in (("start", config.start), ("teacher", name)) if one}
+        inputs = {key: describe_policy(one, config.denoiser) for key, one in policies.items()}
+        inputs["denoiser"] = describe_source(config.denoiser)
+        Run.create(folder, config, resume=resume, may_differ=("device",), inputs=inputs)
     processes.wait()
     run = Run(Path(folder))
-    with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
+    with run.work() if accelerator.is_main_process else contextlib.nullcontext():
         held_out = source.held_out(config.training.validate, config.validation)
         validation = held_out.canvas(range(len(held_out)))
         policy = _start_policy(config, denoiser)
