@@ -128,6 +128,9 @@ class GeneratedKind(TaskKind):
     def first(self, count: int) -> GeneratedKind:
         """The same data with at most ``count`` problems: the first of the longer corpus."""
 
+    def save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer of these problems, if they are text, beside a denoiser that was trained on them."""
+
 
 KINDS = EntryPoints("unmask.tasks")
 """Name → class."""

@@ -19,7 +19,6 @@ from torch import Tensor
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, States, Trajectory
-from unmask.report.terminal import tables as terminal
 from unmask.report.traces.format import Candidates, Trace, TracedTrajectory, write
 from unmask.report.traces.reading import read
 from unmask.report.traces.recording import ALTERNATIVES, RecordingScheduler
@@ -108,7 +107,7 @@ def record_trajectory(
 
 
 def make_trace(
-    denoiser: Denoiser,
+    denoiser: Denoiser | NamedIds,
     trajectories: Mapping[str, Trajectory],
     canvas: Canvas,
     about: About,
@@ -163,38 +162,22 @@ def html(traces: Trace | Sequence[Trace], height: int = 760) -> str:
 
 
 def trajectory_html(trajectory: Trajectory, rows: int = 4) -> str:
-    """The first rows of a trajectory for a notebook, coloured from the first reveal (blue) to the last (red)."""
-    parts = [
-        _row_html(trajectory.tokens[row].tolist(), trajectory.rank[row].tolist())
-        for row in range(min(rows, len(trajectory.tokens)))
-    ]
-    many = f"{len(trajectory.tokens)} canvases, " if len(trajectory.tokens) != 1 else ""
-    note = f"{many}{trajectory.steps} steps, {trajectory.denoiser_calls} denoiser calls; blue first, red last"
-    body = "".join(f'<div style="margin:0 1.5em 1em 0">{part}</div>' for part in parts)
-    return f'<div style="display:flex;flex-wrap:wrap">{body}</div><div>{escape(note)}</div>'
+    """The first rows of a trajectory in the viewer, for a notebook. Tokens are their numbers: it knows no tokenizer."""
+    hidden, mask = trajectory.rank >= 0, int(trajectory.tokens.max()) + 1
+    size = round(trajectory.tokens.shape[1] ** 0.5)
+    is_board = size * size == trajectory.tokens.shape[1] and size in BOXES and mask <= size + 1
+    about = About("decoding", "denoiser", str, grid(size) if is_board else None, "as decoded")
+    canvas, model = Canvas(trajectory.tokens.masked_fill(hidden, mask)), NamedIds(mask)
+    shown = range(min(rows, len(trajectory.tokens)))
+    return html([make_trace(model, {"order": trajectory}, canvas, about, row=row) for row in shown])
 
 
-def _row_html(tokens: list[int], rank: list[int]) -> str:
-    last = max(1, *rank)
+@dataclass(frozen=True)
+class NamedIds:
+    """What :func:`make_trace` reads of a denoiser."""
 
-    def cell(i: int, tag: str, style: str) -> str:
-        colour = f"background:{terminal.heat(rank[i] / last)};color:#10141a;" if rank[i] >= 0 else "font-weight:bold;"
-        title = f' title="reveal {rank[i] + 1}"' if rank[i] >= 0 else ""
-        return f'<{tag} style="{colour}{style}"{title}>{tokens[i]}</{tag}>'
-
-    size = round(len(tokens) ** 0.5)
-    if size * size != len(tokens) or size not in BOXES or max(tokens) > size:
-        return " ".join(cell(i, "span", "padding:0 .3em;border-radius:3px") for i in range(len(tokens)))
-    shape, style = grid(size), "padding:0;width:1.7em;height:1.7em;text-align:center;border:1px solid #8888;"
-    lines = []
-    for row in range(size):
-        under = "border-bottom:2px solid #888;" if row % shape.box_rows == shape.box_rows - 1 else ""
-        edges = [
-            "border-right:2px solid #888;" if c % shape.box_cols == shape.box_cols - 1 else "" for c in range(size)
-        ]
-        cells = [cell(row * size + c, "td", style + under + edge) for c, edge in enumerate(edges)]
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<table style="border-collapse:collapse;border:2px solid #888">{"".join(lines)}</table>'
+    mask_id: int
+    end_ids: tuple[int, ...] = ()
 
 
 def _to_cpu(trajectory: Trajectory) -> Trajectory:
@@ -254,7 +237,9 @@ def _candidates(states: States, row: int, real: Tensor, has_truth: bool) -> Cand
     )
 
 
-def _blocks(denoiser: Denoiser, canvas: Canvas, decoding: Decoding, row: int, real: Tensor) -> tuple[int, ...]:
+def _blocks(
+    denoiser: Denoiser | NamedIds, canvas: Canvas, decoding: Decoding, row: int, real: Tensor
+) -> tuple[int, ...]:
     """The block of each position, as the loop counts them: −1 outside the region."""
     hidden = (canvas.tokens[row] == denoiser.mask_id) & real
     if canvas.region is not None:

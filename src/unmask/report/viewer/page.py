@@ -27,10 +27,11 @@ def page(traces: Sequence[Trace], title: str = TITLE, start: int = 0) -> str:
 
 
 def merge_traces(traces: Sequence[Trace]) -> list[Trace]:
-    """Traces of the same problem become one: its orders are seen side by side, also those of two denoisers or step budgets."""
+    """Traces of the same problem become one: its orders are seen side by side, also those of two denoisers, blocks or budgets."""
     problems: dict[tuple, list[Trace]] = {}
     for trace in traces:
-        problems.setdefault((trace.kind, trace.prompt, trace.target, trace.mask_id, trace.block), []).append(trace)
+        region = tuple(block >= 0 for block in trace.block)
+        problems.setdefault((trace.kind, trace.prompt, trace.target, trace.mask_id, region), []).append(trace)
     return [_together(same) if len(same) > 1 else same[0] for same in problems.values()]
 
 
@@ -52,8 +53,16 @@ def _together(traces: list[Trace]) -> Trace:
         ", ".join(dict.fromkeys(getattr(trace, field) for trace in traces)) for field in ("denoiser", "decoding")
     )
     labels = {token: text for trace in traces for token, text in trace.labels.items()}
+    block = traces[0].block
+    if any(trace.block != block for trace in traces):  # no boundaries that are those of one of them only
+        block = tuple(min(number, 0) for number in block)
     return replace(
-        traces[0], denoiser=denoisers, decoding=decodings, labels=labels, trajectories=tuple(trajectories.values())
+        traces[0],
+        denoiser=denoisers,
+        decoding=decodings,
+        block=block,
+        labels=labels,
+        trajectories=tuple(trajectories.values()),
     )
 
 
