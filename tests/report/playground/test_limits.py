@@ -40,7 +40,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, lis
 
     def waits(view: Any) -> Any:
         steps.append(view.step)
-        opened.wait(0.05 if len(steps) < 40 else 0.5)
+        opened.wait(0.05 if len(steps) < 4 else 2)
         return view.confidence
 
     monkeypatch.setattr(boards, "load_scheduler", lambda *names: waits)

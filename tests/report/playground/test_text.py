@@ -117,11 +117,11 @@ def test_invalid_requests_are_refused(server: Playground) -> None:
         refused(server, "/text", request(server, **change), 400, words)
 
 
-def test_errors_that_need_the_denoiser_end_the_race(server: Playground) -> None:
-    one = ENTRIES[:1]
+def test_errors_that_need_the_denoiser_end_the_race(server: Playground, folder: Path) -> None:
+    one, mask = ENTRIES[:1], load_tokenizer(folder).decode([load_denoiser(folder).mask_id])
     for change, words in (
         ({"text": "w3 " * 400, "length": 900}, "too long: "),
-        ({"text": "w3 <mask> w4"}, "holds the denoiser's mask token: to fill gaps in a text use infill"),
+        ({"text": f"w3 {mask} w4"}, "holds the denoiser's mask token: to fill gaps in a text use infill"),
         ({"mode": "holes", "text": "w3 w4"}, "has no gap: write <mask> for a token"),
         ({"denoiser": "arithmetic", "text": "Hello"}, "no token for 'H'"),
     ):
@@ -130,7 +130,9 @@ def test_errors_that_need_the_denoiser_end_the_race(server: Playground) -> None:
 
 
 def test_one_denoiser_is_in_memory(server: Playground) -> None:
-    for name in (*server.models.denoisers, server.models.denoisers[0]):
+    first, second = server.models.denoisers
+    server.models.held = None
+    for name in (first, second, first):
         text = "b+2;c-3;" if name == "arithmetic" else PROMPT
         _, answer = ask(server, "POST", "/text", request(server, denoiser=name, text=text, entries=ENTRIES[:1]))
         assert f'"denoiser": {json.dumps(name)}' in answer.partition("event: start")[0]  # it says that it loads
@@ -161,11 +163,8 @@ def test_the_form_has_every_safe_option(monkeypatch: pytest.MonkeyPatch) -> None
     }  # fmt: skip
     assert offered["cache"]["enum"] == ["none", "prefix", "dual"] and offered["pace"]["type"] == "spec"
 
-    @dataclasses.dataclass(frozen=True)
-    class Later(Decoding):  # pyright: ignore[reportGeneralTypeIssues]
-        again: Literal["never", "often"] = "never"
-        file: str | None = None
-
+    more = [("again", Literal["never", "often"], "never"), ("file", str | None, None)]
+    Later = dataclasses.make_dataclass("Later", more, bases=(Decoding,), frozen=True)
     monkeypatch.setattr(options, "Decoding", Later)
     options.form_fields.cache_clear()
     assert {field["name"] for field in options.form_fields()} - set(offered) == {"again"}  # text could name a file

@@ -69,7 +69,7 @@ const TextTab = (() => {
       showProblem("");
     }
 
-    $("model").append(...denoisers.map(one => make("option", { value: one.name }, one.name)));
+    $("model").append(...denoisers.map(one => make("option", { value: one.name }, one.name.length > 40 ? `…${one.name.slice(-38)}` : one.name)));
     for (const option of options.filter(one => one.type === "spec")) document.body.append(make("datalist", { id: `choices-${option.name}` }, ...option.enum.map(value => make("option", { value }))));
     $("model").addEventListener("change", showDenoiser);
     $("text-example").addEventListener("change", () => chooseExample(Number($("text-example").value)));

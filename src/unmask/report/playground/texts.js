@@ -8,7 +8,7 @@ const Texts = (() => {
 
   class Lane {
     constructor(number, { lanes, tokens, begin }, request, settings) {
-      this.label = lanes[number];
+      this.label = lanes[number].replaceAll("_", " ");
       this.hidden = tokens.filter(token => token === null).length;
       this.count = 0;
       this.verdict = null;
@@ -53,7 +53,7 @@ const Texts = (() => {
       cell.hidden = far; // of a long prompt, its end is shown
       cell.nextElementSibling.hidden = !text.includes("\n");
       cell.setAttribute("aria-label", `${visible(text)}, given`);
-      cell.what = { title: `“${visible(text)}” was given.`, others: [] };
+      cell.what = { title: `“${visible(text).trim()}” was given.`, others: [] };
     }
     hide(cell) {
       cell.className = "token hidden-now";
@@ -75,7 +75,7 @@ const Texts = (() => {
         cell.nextElementSibling.hidden = !text.includes("\n");
         const sure = p === null ? "" : `, with probability ${percent(p)}`;
         cell.setAttribute("aria-label", `${visible(text)}, step ${step + 1}${sure}`);
-        cell.what = { title: `“${visible(text)}” at step ${step + 1}${sure}.`, others: p === null ? [] : [[text, p], ...others] };
+        cell.what = { title: `“${visible(text).trim()}” at step ${step + 1}${sure}.`, others: p === null ? [] : [[text, p], ...others] };
         const wide = 600 / this.hidden;
         const height = Math.max(2, 80 * (p ?? 0));
         this.chart.append(makeSvg("rect", { x: (nth + k + 0.08) * wide, width: wide * 0.84, y: 100 - height, height, fill: heat(share), "data-step": step }));

@@ -53,17 +53,19 @@ def _together(traces: list[Trace]) -> Trace:
         ", ".join(dict.fromkeys(getattr(trace, field) for trace in traces)) for field in ("denoiser", "decoding")
     )
     labels = {token: text for trace in traces for token, text in trace.labels.items()}
-    block = traces[0].block
-    if any(trace.block != block for trace in traces):  # no boundaries that are those of one of them only
-        block = tuple(min(number, 0) for number in block)
     return replace(
         traces[0],
         denoiser=denoisers,
         decoding=decodings,
-        block=block,
+        block=_common_blocks([trace.block for trace in traces]),
         labels=labels,
         trajectories=tuple(trajectories.values()),
     )
+
+
+def _common_blocks(blocks: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The blocks of all; where they differ, one block: a boundary would be that of one trajectory only."""
+    return blocks[0] if len(set(blocks)) == 1 else tuple(min(number, 0) for number in blocks[0])
 
 
 def page_of_json(traces: Any, title: str = TITLE, start: int = 0) -> str:
