@@ -54,7 +54,7 @@ def measured() -> tuple[float, float]:
     """Bare forwards over decoding (1: the loop is free), and the whole head over eligible positions only (1: nothing is saved)."""
     torch.set_num_threads(1)
     denoiser = load_denoiser("sudoku-9x9-imperfect")
-    tokens = SudokuTask.generated(16, clues="40-44").canvas(range(16)).tokens
+    tokens = SudokuTask.generate(16, clues="40-44").canvas(range(16)).tokens
     states: list[Tensor] = []
     unmask(denoiser, confidence, tokens, on_step=lambda step: states.append(step.view.tokens), record=False)
     overhead = ratio(

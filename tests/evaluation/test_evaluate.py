@@ -66,7 +66,7 @@ def denoiser() -> Denoiser:
 
 @pytest.fixture(scope="module")
 def puzzles() -> SudokuTask:
-    return SudokuTask.generated(N, clues="38-42", seed=5)
+    return SudokuTask.generate(N, clues="38-42", seed=5)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ class Demo:
     puzzles: int = 200  # Held-out puzzles in the tables.
 
     def run(self) -> None:
-        out, problems = self.out, SudokuTask.generated(self.puzzles, clues="rao")
+        out, problems = self.out, SudokuTask.generate(self.puzzles, clues="rao")
         base, order, tuned = out / "denoiser", out / "order", out / "tuned"
         console.print("1. A small masked diffusion model learns Sudoku from random masks.")
         show_pretraining(load_preset("sudoku-9x9-imperfect", Pretrain, "pretrain"), base, resume=True)

@@ -66,7 +66,7 @@ class Data:
         if self.out.exists():
             raise ValueError(f"{self.out} exists: name another file, or remove it first")
         require_writable(self.out)
-        task = SudokuTask.generated(self.count, self.size, self.clues, self.split, self.seed)
+        task = SudokuTask.generate(self.count, self.size, self.clues, self.split, self.seed)
         aside = self.out.with_name(f".{self.out.name}.part")
         try:
             write_csv(aside, task.puzzles, task.solutions)

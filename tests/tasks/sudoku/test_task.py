@@ -19,7 +19,7 @@ from unmask.tasks.sudoku.task import SudokuTask, expert
 
 @pytest.fixture(scope="module")
 def task() -> SudokuTask:
-    return SudokuTask.generated(6, clues="28-40", seed=2)
+    return SudokuTask.generate(6, clues="28-40", seed=2)
 
 
 def test_is_a_task(task: SudokuTask) -> None:
@@ -56,7 +56,7 @@ def test_the_verifier(task: SudokuTask) -> None:
 
 
 def test_a_full_board_is_exact() -> None:
-    full = SudokuTask.generated(1, size=4)
+    full = SudokuTask.generate(1, size=4)
     task = SudokuTask(full.solutions, full.solutions)
     verdict = task.verify([0], task.canvas([0]).tokens)
     assert verdict.exact.tolist() == [True]
