@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Denoiser, Scheduler, Task
+from unmask.decoding.protocols import RENDERERS, Denoiser, Scheduler, Task
 from unmask.evaluation.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
 from unmask.runs.atomic import atomic_write
 from unmask.runs.config import Count, Seed, config
@@ -130,6 +130,9 @@ class Report:
             if row.scheduler == scheduler and decoding in (None, row.decoding):
                 return row
         raise ValueError(f"no row for {scheduler!r}: the report has {', '.join(r.scheduler for r in self.rows)}")
+
+    def _repr_html_(self) -> str:
+        return RENDERERS["Report"](self)
 
     def write(self, path: str | Path, **extra: Any) -> None:
         """Everything as JSON. A likelihood that was not measured and the limits of a single observation are null."""

@@ -140,6 +140,9 @@ class GeneratedKind(TaskKind):
     def first(self, count: int) -> GeneratedKind:
         """The same data with at most ``count`` problems: the first of the longer corpus."""
 
+    def save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer of these problems, if they are text, beside a denoiser that was trained on them."""
+
 
 DEFAULT_PRESET = "default"
 """The training preset of tasks that have none of their own."""

@@ -29,11 +29,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
+from unmask.generation.characters import CharacterTokenizer
 from unmask.runs.config import Share
 from unmask.tasks.kinds import KINDS, EvaluationRequest, EvaluationSet, GeneratedKind
 from unmask.tasks.pads import DEFAULT, Pads, lay_pads
 from unmask.tasks.sudoku.symmetry import SPLITS
-from unmask.tasks.vocabulary import END, MASK, PAD, VOCABULARY, decode, draw_tokens, encode
+from unmask.tasks.vocabulary import END, MASK, PAD, PIECES, SPECIAL, VOCABULARY, decode, draw_tokens, encode
 
 SHARES = (0.90, 0.05)
 """Of the training and the validation split; the rest is the test split."""
@@ -140,6 +141,9 @@ class TextProblemKind(GeneratedKind):
             "end_ids": (END,),
             "grid": None,
         }
+
+    def save_tokenizer(self, folder: Path) -> None:
+        CharacterTokenizer(SPECIAL + PIECES, len(SPECIAL), PAD, self.prompt_width).save(folder)
 
     def problems(self, denoiser: Denoiser, name: str) -> TextProblemSet:
         self.check(denoiser, name)

@@ -51,3 +51,4 @@ def pretrain(config: Pretrain, folder: str | Path, resume: bool = False) -> Iter
         denoiser = Transformer(config.model).initialise(generator).to(device)
         yield from train_masked(denoiser, config.data, config.training, run)
         save_denoiser(denoiser, run.folder / "denoiser", dtype=torch.float16)
+        config.data.save_tokenizer(run.folder / "denoiser")
