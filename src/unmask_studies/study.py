@@ -20,7 +20,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -207,11 +206,8 @@ def _read(file: Path, key: Key | None = None) -> dict[str, Any]:
 
 
 def _save_figure(figure: Any, place: Path) -> None:
-    """As SVG and as PDF, without the date: the same numbers give the same bytes."""
-    import matplotlib
+    """As SVG and as PDF."""
+    from unmask.report.figures import save
 
-    with matplotlib.rc_context({"svg.hashsalt": "unmask", "svg.fonttype": "none", "pdf.fonttype": 42}):
-        for ending, undated in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
-            out = BytesIO()
-            figure.savefig(out, format=ending, metadata=undated)
-            atomic_write(place.with_name(f"{place.name}.{ending}"), out.getvalue())
+    for ending, undated in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+        atomic_write(place.with_name(f"{place.name}.{ending}"), save(figure, ending, metadata=undated))

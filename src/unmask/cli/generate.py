@@ -147,7 +147,9 @@ def _heading(done: Generation, row: int, number: int, count: int) -> str:
     share = trajectory.positions / max(1, trajectory.denoiser_calls * trajectory.tokens.shape[1])
     of_positions = f" ({share:.0%} of their positions)" if share < 1 else ""
     calls = f"{trajectory.denoiser_calls} denoiser calls{of_positions}{of_batch}"
-    return f"{which}{reveals} tokens in {steps} steps, {calls}, {trajectory.seconds:.2f} s"
+    taken = int(trajectory.revised[row])
+    back = f", {taken} taken back" if taken else ""
+    return f"{which}{reveals} tokens in {steps} steps{back}, {calls}, {trajectory.seconds:.2f} s"
 
 
 def _record(done: Generation, row: int, canvas: TextCanvas) -> dict[str, Any]:
@@ -158,7 +160,8 @@ def _record(done: Generation, row: int, canvas: TextCanvas) -> dict[str, Any]:
         "order": done.order(row),
         "step": trajectory.step[row, :reveals].tolist(),
         "token_logp": [round(value, 6) for value in trajectory.logp[row, :reveals].tolist()],
-        "trajectory_logp": round(float(trajectory.total_logp[row]), 6),
+        "trajectory_logp": None if trajectory.revised[row] else round(float(trajectory.total_logp[row]), 6),
+        "taken_back": int(trajectory.revised[row]),
         "batch": {
             "prompts": len(done.texts),
             "denoiser_calls": trajectory.denoiser_calls,

@@ -228,9 +228,16 @@ class Filled:
         """The reveal, counted from 0, that was the first mistake."""
         return next((k for k, cell in enumerate(self.order) if cell >= 0 and self.wrong[cell]), None)
 
+    @property
+    def taken_back(self) -> list[tuple[int, int, int]]:
+        """The step, the cell and the digit of each reveal that was taken back."""
+        found = self.trajectory.revisions
+        events = () if found is None else (found.step, found.position, found.before)
+        return list(zip(*(column.tolist() for column in events), strict=True))
+
     def parts_at(self, other: Filled) -> int | None:
         """The first reveal, counted from 0, at which the two orders take another cell."""
-        return next((k for k, (a, b) in enumerate(zip(self.order, other.order, strict=True)) if a != b), None)
+        return next((k for k, (a, b) in enumerate(zip(self.order, other.order, strict=False)) if a != b), None)
 
     def verdict(self) -> str:
         if self.first_wrong is None:
@@ -244,7 +251,8 @@ class Filled:
             "order": self.order,
             "step": self.trajectory.step[0].tolist(),
             "token_logp": [round(value, 6) for value in self.trajectory.logp[0].tolist()],
-            "trajectory_logp": self.trajectory.total_logp.item(),
+            "trajectory_logp": None if self.taken_back else self.trajectory.total_logp.item(),
+            "taken_back": self.taken_back,
             "first_wrong": self.first_wrong,
             "denoiser_calls": self.trajectory.denoiser_calls,
         }
@@ -252,7 +260,7 @@ class Filled:
     def lane(self, name: str) -> Lane:
         count = int(self.trajectory.reveals[0])
         steps = tuple(self.trajectory.step[0, :count].tolist())
-        return Lane(name, self.answer, tuple(self.order[:count]), steps)
+        return Lane(name, self.answer, tuple(self.order[:count]), steps, tuple(self.taken_back))
 
 
 def _record(board: np.ndarray, name: str, filled: list[tuple[str, Filled]]) -> dict[str, Any]:
@@ -283,7 +291,8 @@ def _show(filled: list[tuple[str, Filled]], name: str) -> None:
     (scheduler, first), *others = filled
     trajectory, wrong = first.trajectory, first.wrong
     cost = f"{trajectory.denoiser_calls} denoiser calls, {trajectory.seconds:.2f} s"
-    console.print(f"{scheduler} order, {name}: {first.verdict()}; {cost}")
+    back = f"{len(first.taken_back)} reveals taken back, " if first.taken_back else ""
+    console.print(f"{scheduler} order, {name}: {first.verdict()}; {back}{cost}")
     grid = Table.grid(padding=(0, 6))
     grid.add_row(
         f"the answer (blue first, red last{', ! is wrong' if wrong.any() else ''})", "the order of its reveals"

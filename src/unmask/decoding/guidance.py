@@ -27,7 +27,16 @@ from torch import Tensor
 
 from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
-from unmask.decoding.protocols import Denoiser, Focus, Scheduler, View, count_positions, takes_focus, wrap_scheduler
+from unmask.decoding.protocols import (
+    BlockRule,
+    Denoiser,
+    Focus,
+    Scheduler,
+    View,
+    count_positions,
+    takes_focus,
+    wrap_scheduler,
+)
 from unmask.decoding.sampling import draw_tokens
 
 NEVER = -1e4
@@ -67,6 +76,10 @@ class DenoiserWrapper:
         return getattr(self.inner, "device", torch.device("cpu"))
 
     @property
+    def block_rule(self) -> BlockRule | None:
+        return BlockRule.of(self.inner)
+
+    @property
     def takes_focus(self) -> bool:
         """Whether the inner denoiser takes a focus."""
         return takes_focus(self.inner)
@@ -77,7 +90,9 @@ class DenoiserWrapper:
         """The inner denoiser's states; every canvas that it forwards is counted here too."""
         with self.count_calls(tokens.shape[1]):
             inner = self.inner
-            return inner.hidden(tokens, attention, focus) if takes_focus(inner) else inner.hidden(tokens, attention)
+            return (
+                inner.hidden(tokens, attention, focus=focus) if takes_focus(inner) else inner.hidden(tokens, attention)
+            )
 
     @contextmanager
     def count_calls(self, length: int) -> Iterator[None]:

@@ -50,7 +50,7 @@ def load_folder(
     file = Path(folder) / SINGLE
     config = read_config(Path(folder))
     checkpoint = Checkpoint(file)
-    require_plausible_size(config.least_weights, checkpoint.shapes, file)
+    require_plausible_size(config.least_weights, checkpoint.shapes, file, config.n_layers)
     denoiser = build_empty(config)
     expected = {name: tuple(p.shape) for name, p in denoiser.named_parameters()}
     require_matching_shapes(expected, checkpoint.shapes, file)
@@ -144,9 +144,13 @@ def require_matching_shapes(
         raise ValueError(f"{where} does not fit its configuration: {'; '.join(sorted(wrong)[:SHOWN])}{more}")
 
 
-def require_plausible_size(least: int, found: Mapping[str, Shape], where: Path) -> None:
-    """Refuse a configuration that needs far more weights than the file has, before memory is allocated for them."""
+def require_plausible_size(least: int, found: Mapping[str, Shape], where: Path, layers: int = 0) -> None:
+    """Refuse a configuration of far more weights, or of more layers, than the file has tensors, before anything is built."""
     stored = sum(math.prod(shape) for shape in found.values())
+    if layers > len(found):
+        raise ValueError(
+            f"{where} does not fit its configuration: it holds {len(found):,} tensors, the configuration has {layers:,} layers"
+        )
     if least > 2 * stored + UNCHECKED:  # smaller differences are found tensor by tensor
         raise ValueError(
             f"{where} does not fit its configuration: it holds {stored:,} numbers, the configuration needs {least:,} or more"

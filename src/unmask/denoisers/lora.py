@@ -9,6 +9,7 @@ peft is imported only here, and only when an adapter is made or read.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,12 +98,17 @@ def load_adapter(denoiser: Tunable, folder: Path) -> Tunable:
     """The denoiser with the adapter of that folder, frozen."""
     stored = read_json(folder / CONFIG)
     rank, alpha, targets = (stored.get(key) for key in ("r", "lora_alpha", "target_modules"))
-    if not isinstance(rank, int) or not isinstance(alpha, int | float) or not isinstance(targets, list):
+    names = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
+    if type(rank) is not int or not isinstance(alpha, int | float) or not math.isfinite(alpha) or not names:
         raise ValueError(f"{folder / CONFIG}: expected r, lora_alpha and target_modules of a LoRA adapter")
     try:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"cannot read the adapter {folder / WEIGHTS}: {error}") from error
+    ranks = {tensor.shape[0] for name, tensor in weights.items() if ".lora_A." in name and tensor.dim()}
+    if ranks != {rank}:  # before matrices of that rank are made
+        held = ", ".join(map(str, sorted(ranks))) or "none"
+        raise ValueError(f"{folder / WEIGHTS} does not fit its configuration: rank {held}, but {CONFIG} names {rank}")
     tuned = add_lora(denoiser, rank, float(alpha), targets)
     expected = {name: tuple(tensor.shape) for name, tensor in adapter_weights(tuned).items()}
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}

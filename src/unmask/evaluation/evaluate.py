@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Denoiser, Scheduler, Task
+from unmask.decoding.protocols import RENDERERS, Denoiser, Scheduler, Task
 from unmask.evaluation.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
 from unmask.runs.atomic import atomic_write
 from unmask.runs.config import Count, Seed, config
@@ -131,6 +131,9 @@ class Report:
                 return row
         raise ValueError(f"no row for {scheduler!r}: the report has {', '.join(r.scheduler for r in self.rows)}")
 
+    def _repr_html_(self) -> str:
+        return RENDERERS["Report"](self)
+
     def write(self, path: str | Path, **extra: Any) -> None:
         """Everything as JSON. A likelihood that was not measured and the limits of a single observation are null."""
         text = json.dumps(to_jsonable({**vars(self), **extra}, finite="null"), indent=1, allow_nan=False)
@@ -233,7 +236,7 @@ class _Decoder:
         verdict = self.task.verify(rows, trajectory.tokens.cpu())
         steps = trajectory.step.amax(1) + 1 if trajectory.step.shape[1] else torch.zeros(len(rows))
         nll = torch.full((len(rows),), torch.nan)
-        if self.options.likelihood:
+        if self.options.likelihood and decoding.revision is None:  # what is taken back has no likelihood
             nll = -trajectory.total_logp
             # A row that stops at its end token leaves the rest unpriced, which teacher forcing does not.
             stops = decoding.stop_at_end and len(self.denoiser.end_ids) > 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -79,11 +79,10 @@ class TextData(TaskKind):
             raise ValueError('the text has no file: name JSON lines of {"prompt": …, "completion": …} (--data)')
         return TextProblems(self, denoiser, load_tokenizer(self.tokenizer or name))
 
-    @classmethod
-    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+    def evaluation(self, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
         """All examples of the file, each in a canvas of its answer's own length."""
-        file = cls.require_file(request)
-        data = cls(file=file, length=EVALUATION_LENGTH, pads="left_out", held_out=0.0, seed=request.seed)
+        file = self.require_file(request)
+        data = replace(self, file=file, length=EVALUATION_LENGTH, pads="left_out", held_out=0.0, seed=request.seed)
         tokenizer = load_tokenizer(name)
         task = data.problems(denoiser, name).held_out(request.limit, file)
         return EvaluationSet(denoiser, task, lambda token: tokenizer.decode([token]))

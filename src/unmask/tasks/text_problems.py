@@ -29,11 +29,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
+from unmask.generation.characters import CharacterTokenizer
 from unmask.runs.config import Share
 from unmask.tasks.kinds import KINDS, EvaluationRequest, EvaluationSet, GeneratedKind
 from unmask.tasks.pads import DEFAULT, Pads, lay_pads
 from unmask.tasks.sudoku.symmetry import SPLITS
-from unmask.tasks.vocabulary import END, MASK, PAD, VOCABULARY, decode, draw_tokens, encode
+from unmask.tasks.vocabulary import END, MASK, PAD, PIECES, SPECIAL, VOCABULARY, decode, draw_tokens, encode
 
 SHARES = (0.90, 0.05)
 """Of the training and the validation split; the rest is the test split."""
@@ -141,6 +142,9 @@ class TextProblemKind(GeneratedKind):
             "grid": None,
         }
 
+    def save_tokenizer(self, folder: Path) -> None:
+        CharacterTokenizer(SPECIAL + PIECES, len(SPECIAL), PAD, self.prompt_width).save(folder)
+
     def problems(self, denoiser: Denoiser, name: str) -> TextProblemSet:
         self.check(denoiser, name)
         return TextProblemSet(self)
@@ -164,14 +168,13 @@ class TextProblemKind(GeneratedKind):
     def first(self, count: int) -> TextProblemKind:
         return replace(self, count=min(self.count, count))
 
-    @classmethod
-    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+    def evaluation(self, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
         """Problems of the test split, or the first of a file where such files exist."""
-        cls.check(denoiser, name)
+        self.check(denoiser, name)
         if request.data is not None:
-            task = cls.read(request.data, request.limit)
+            task = self.read(request.data, request.limit)
         else:
-            task = TextProblemTask.generate(cls(count=request.limit, split="test", seed=request.seed))
+            task = TextProblemTask.generate(replace(self, count=request.limit, split="test", seed=request.seed))
         return EvaluationSet(denoiser, task, lambda token: draw_tokens([token]))
 
     @classmethod

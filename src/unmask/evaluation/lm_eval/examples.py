@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from unmask.evaluation.lm_eval.tasks import load_task, read_documents
+from unmask.evaluation.lm_eval.documents import read_documents
+from unmask.evaluation.lm_eval.tasks import load_task
 
 MBPP_FILE = "mbpp/mbpp.jsonl"
 

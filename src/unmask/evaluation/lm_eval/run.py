@@ -3,7 +3,7 @@
 folder/config.json    the settings; a resumed run must have the same, but for how many samples and how many at once
 folder/samples.jsonl  a line per finished request: response, reveals, denoiser calls; each further process writes into its own
                       samples-1.jsonl and so on until its share is done
-folder/scores.jsonl   a line per document: the response, the answer read from it, its metrics
+folder/scores.jsonl   a line per document: the response, the answer read from it, its metrics, the scorer's error if it failed
 folder/results.json   the scores with intervals, and the cost
 folder/traces/        the first samples step by step, on request
 """
@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unmask.denoisers.loading import describe_source
 from unmask.denoisers.placement import SPREAD
 from unmask.evaluation.lm_eval.model import UnmaskLM
 from unmask.evaluation.lm_eval.samples import collect_samples, share_samples
@@ -32,6 +33,7 @@ from unmask.runs.jsonable import to_jsonable
 from unmask.runs.presets import list_presets, load_preset
 from unmask.runs.processes import count_processes, current_group
 from unmask.runs.run import Run
+from unmask.schedulers.loading import describe_policy
 
 MAY_DIFFER = ("limit", "traces", "batch", "device")
 PATIENCE = timedelta(days=2)
@@ -73,9 +75,11 @@ def run_lm_eval(
             session=Session(on_sample=on_sample, processes=processes, first_scores=True),
         )
     if first:
-        Run.create(folder, config, resume=resume, may_differ=MAY_DIFFER)
+        scheduler = describe_policy(config.answers.scheduler, config.denoiser)
+        inputs = {"denoiser": describe_source(config.denoiser), "scheduler": scheduler}
+        Run.create(folder, config, resume=resume, may_differ=MAY_DIFFER, inputs=inputs)
     run = Run(Path(folder))
-    with run.lock() if first else nullcontext(), _silence():
+    with run.work() if first else nullcontext(), _silence():
         model.session.log = collect_samples(run.folder) if processes is None else share_samples(run.folder, processes)
         if config.traces and first and trace_writer is not None:
             model.session.on_generation = trace_writer(model, config.traces, run.folder / "traces")
@@ -85,7 +89,9 @@ def run_lm_eval(
             return None
         results = {"task": config.task, "main": MAIN_METRIC[config.task], **found}
         results |= {"published": find_published(config), "source": config.source, "model": model.get_model_info()}
-        lines = (json.dumps(to_jsonable(_score_line(sample), finite=True)) + "\n" for sample in results.pop("samples"))
+        scored = [_score_line(sample, task.find_failure(sample)) for sample in results.pop("samples")]
+        results["scorer_failures"] = sum("error" in line for line in scored)
+        lines = (json.dumps(to_jsonable(line, finite=True)) + "\n" for line in scored)
         atomic_write(run.folder / "scores.jsonl", "".join(lines).encode())
         atomic_write(
             run.folder / "results.json", (json.dumps(to_jsonable(results, finite=True), indent=2) + "\n").encode()
@@ -150,10 +156,12 @@ def _interval(key: str, samples: list[dict[str, Any]]) -> tuple[float, float] | 
     return wilson(int(sum(values)), len(values))
 
 
-def _score_line(sample: dict[str, Any]) -> dict[str, Any]:
+def _score_line(sample: dict[str, Any], failure: str | None) -> dict[str, Any]:
     metrics = {name: sample[name] for name in sample.get("metrics", []) if name in sample}
     kept = {"doc": sample["doc_id"], "filter": sample.get("filter"), "target": sample.get("target")}
-    return {**kept, "responses": sample.get("resps"), "read": sample.get("filtered_resps"), **metrics}
+    return {**kept, "responses": sample.get("resps"), "read": sample.get("filtered_resps"), **metrics} | (
+        {"error": failure} if failure else {}
+    )
 
 
 @contextmanager

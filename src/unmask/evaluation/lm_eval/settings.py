@@ -35,6 +35,8 @@ class AnswerOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.decoding.pace, str):  # samples are found again by a hash of these settings
             raise ValueError(f"pace must be a name, such as threshold:p=0.9, got {self.decoding.pace!r}")
+        if not isinstance(self.decoding.revision, str | None):
+            raise ValueError(f"revision must be a name, such as t2m:p=0.9, got {self.decoding.revision!r}")
 
     def decoding_of(self, length: int) -> Decoding:
         """The decoding of another length: as many tokens per step, at least a step per block."""

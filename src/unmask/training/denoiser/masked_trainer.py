@@ -260,13 +260,13 @@ class _Trainer:
         self.run.rewind(0 if checkpoint is None else checkpoint.step)  # step 0: measured before the first
         if checkpoint is None:
             return 0
-        for name, tensor in self._tensors().items():
-            if name not in checkpoint.tensors:
-                lacking = name.removeprefix("model.")
-                raise ValueError(f"the checkpoint of {self.run.folder} lacks {lacking}: it is of another training")
-            tensor.copy_(checkpoint.tensors[name])
-        load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+        with checkpoint.restoring():
+            for name, tensor in self._tensors().items():
+                if name not in checkpoint.tensors:
+                    raise KeyError(name.removeprefix("model."))
+                tensor.copy_(checkpoint.tensors[name])
+            load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+            stored = ([torch.tensor(x, device=self.denoiser.device) for x in xs] for xs in checkpoint.state["awaiting"])
+            self.losses, self.hits = stored
         self.done = checkpoint.step
-        stored = ([torch.tensor(x, device=self.denoiser.device) for x in xs] for xs in checkpoint.state["awaiting"])
-        self.losses, self.hits = stored
         return checkpoint.step

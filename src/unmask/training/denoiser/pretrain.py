@@ -46,8 +46,9 @@ def pretrain(config: Pretrain, folder: str | Path, resume: bool = False) -> Iter
     """Train in ``folder``, yielding records; at the end the denoiser is in ``folder/denoiser``, in float16."""
     device = find_device(config.device)
     run = Run.create(folder, config, resume=resume, may_differ=("device",))
-    with run.lock():
+    with run.work():
         generator = torch.Generator().manual_seed(config.training.seed)
         denoiser = Transformer(config.model).initialise(generator).to(device)
         yield from train_masked(denoiser, config.data, config.training, run)
         save_denoiser(denoiser, run.folder / "denoiser", dtype=torch.float16)
+        config.data.save_tokenizer(run.folder / "denoiser")

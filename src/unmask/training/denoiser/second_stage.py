@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Scheduler, Task
 from unmask.denoisers.checkpoint import save_denoiser
-from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.loading import describe_source, load_denoiser
 from unmask.denoisers.lora import add_lora, merge, save_adapter
 from unmask.denoisers.masked_lm import MaskedLM
 from unmask.denoisers.placement import Placement
@@ -26,7 +26,7 @@ from unmask.evaluation.evaluate import evaluate
 from unmask.generation.text_canvas import copy_tokenizer
 from unmask.runs.config import Count, Natural, Positive, Share, config
 from unmask.runs.run import Run
-from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask.tasks.kinds import Data
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.masked_trainer import MaskedTraining, Tunable, masked_loss, random_masks, train_masked
@@ -87,8 +87,9 @@ def run_second_stage(
     scheduler = load_scheduler(config.order, denoiser, config.denoiser)
     source = config.data.problems(denoiser, config.denoiser)
     held_out = source.held_out(config.validate, config.validation)
-    run = Run.create(folder, config, resume=resume, may_differ=("device",))
-    with run.lock():
+    inputs = {"denoiser": describe_source(config.denoiser), "order": describe_policy(config.order, config.denoiser)}
+    run = Run.create(folder, config, resume=resume, may_differ=("device",), inputs=inputs)
+    with run.work():
         canvas, seed = source.fixed(), config.training.seed
         if config.adapter:
             add_lora(denoiser, config.rank, config.alpha, seed=seed)

@@ -63,7 +63,7 @@ def _collect(denoiser: Denoiser, method: Method, canvas: Canvas, seeds: Int[Tens
     # A state with one candidate has no decision.
     decided = decisions.eligible.sum(1) > 1
     return Rollout(
-        seen=states.observed,
+        seen=method.seen(trajectory, states),
         state=decisions.state[decided],
         eligible=decisions.eligible[decided],
         chosen=decisions.chosen[decided],
@@ -141,5 +141,6 @@ def _statistics(
         "dead_groups": ((~live).sum(), rows),
         "forwards_per_step": (draws.trajectory.denoiser_calls, len(states)),
         "trajectory_steps": (len(states), 0),
+        "denoiser_seconds": (draws.trajectory.denoiser_seconds, 0),
     }
     return {name: (float(above), float(below)) for name, (above, below) in totals.items()}

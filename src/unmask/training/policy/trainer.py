@@ -32,7 +32,7 @@ from unmask.schedulers.policy import OrderPolicy
 from unmask.tasks.kinds import Judge
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.learner import Learner
-from unmask.training.policy.methods import choose_method
+from unmask.training.policy.methods import choose_method, decode_with
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.validation import ROWS_AT_ONCE, Verify, greedy_nll, score, validate_free_running
 
@@ -80,7 +80,7 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     learner = Learner(policy, config, processes.accelerator.device)
     start, first = learner.restore(run, processes), {}
     if not start:
-        first = {f"start_{name}": value for name, value in _validate(job, processes).items()}
+        first = {f"start_{name}": value for name, value in validate(job, policy, processes).items()}
         learner.best_score = score(first, "start_")
     log = _open_log(run, start, processes)
     owned = run if processes.is_first else None
@@ -118,14 +118,17 @@ def _whole_step(
     began, done, config = time.perf_counter(), step + 1, job.config
     record = _take_step(job, learner, step, processes) | first
     if done % config.validate_every == 0 or done == config.steps:
-        record |= _validate(job, processes)
-        learner.keep_if_better(score(record))
+        with learner.averaged():
+            record |= validate(job, job.policy, processes)
+            learner.keep_if_better(score(record))
     return record | {"seconds": time.perf_counter() - began}
 
 
 def _finish(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> None:
     """Leave the best weights in the policy, and in the run's folder."""
-    if job.validation is not None:
+    if job.validation is None:
+        job.policy.load_state_dict(learner.average, strict=False)
+    else:
         job.policy.load_state_dict(learner.best, strict=False)
     if job.run is not None and processes.is_first:
         with write_folder(job.run.folder / "policy") as aside:
@@ -142,7 +145,9 @@ def _take_step(job: PolicyJob, learner: Learner, step: int, processes: ProcessGr
     canvas = job.source(step, config.prompts).rows(prompts).to(device)
     rollout = collect(job.denoiser, method, canvas, _seeds(config, step, prompts).to(device))
     rollout = rollout.emptied() if idle else rollout
+    began = time.perf_counter()
     stats = learner.update(method, rollout, step, processes)
+    stats["update_seconds"] = time.perf_counter() - began
     learner.denoiser_calls += round(processes.sum(0 if idle else job.denoiser.forwarded - before))
     means = processes.mean(rollout.totals)
     return {"step": step + 1, **means, **stats, "denoiser_calls": learner.denoiser_calls}
@@ -155,14 +160,15 @@ def share_prompts(config: PolicyTraining, processes: ProcessGroup) -> tuple[Int[
     return (mine, False) if len(mine) else (torch.zeros(1, dtype=torch.long), True)
 
 
-def _validate(job: PolicyJob, processes: ProcessGroup) -> dict[str, float]:
-    """``accuracy`` on the held-out problems or, if that selects, ``nll``."""
+def validate(job: PolicyJob, scheduler: Scheduler, processes: ProcessGroup) -> dict[str, float]:
+    """A scheduler's ``accuracy`` on the held-out problems or, if that selects, ``nll``."""
     if job.validation is None:
         return {}
     at_once = job.config.at_once or ROWS_AT_ONCE
     if job.config.select == "nll":
-        return {"nll": greedy_nll(job.denoiser, job.policy, job.validation, at_once, processes)}
-    return validate_free_running(job.denoiser, job.policy, job.validation, at_once, processes, job.verify)
+        return {"nll": greedy_nll(job.denoiser, scheduler, job.validation, at_once, processes)}
+    scheduler, decoding = decode_with(scheduler, job.teacher)
+    return validate_free_running(job.denoiser, scheduler, job.validation, at_once, processes, job.verify, decoding)
 
 
 def _open_log(run: Run | None, start: int, processes: ProcessGroup) -> Callable[[dict[str, Any]], None]:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Trajectory, Verdict
 from unmask.runs.processes import ProcessGroup
 
@@ -55,12 +56,13 @@ def validate_free_running(
     rows_at_once: int = ROWS_AT_ONCE,
     processes: ProcessGroup | None = None,
     verify: Verify | None = None,
+    decoding: Decoding = Decoding(),  # noqa: B008
 ) -> dict[str, float]:
     """``accuracy``, the share of held-out problems solved by greedy free-running decoding; without ``verify``, the target alone is
     right. For denoisers with end tokens also ``before_end``, the mean of :func:`share_before_end`."""
     right, before = 0, 0.0
     for rows, part in _batches(canvas, rows_at_once, processes):
-        trajectory = unmask(denoiser, scheduler, part, record=False)
+        trajectory = unmask(denoiser, scheduler, part, decoding, record=False)
         tokens = trajectory.tokens
         before += float(share_before_end(trajectory, denoiser).double().sum())
         right += int(
