@@ -177,6 +177,11 @@ def _explain(event: parse_errors.ParseErrorEvent, name: str, kind: Any, words: S
     if isinstance(event, parse_errors.MissingArgs):
         needed = [one.arg.get_invocation_text()[1].as_str_no_ansi() for one in event.missing_arguments]
         return f"{name} needs {', '.join(needed)}"
+    return _explain_value(event)
+
+
+def _explain_value(event: parse_errors.ParseErrorEvent) -> str:
+    """What is wrong with the value of an option."""
     argument: Any = getattr(event, "argument", None)
     place = "" if argument is None else f"{argument.display_name()}: "
     if isinstance(event, parse_errors.InvalidChoice):

@@ -13,9 +13,25 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-ser
 
 
 def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str:
-    """Two schedulers on one puzzle side by side, cells coloured by step, wrong ones crossed."""
+    """Two schedulers on one puzzle side by side, cells coloured by step, wrong ones crossed.
+
+    Each cell appears at its step, by style sheet alone, so that it also moves where scripts do not run (an image in a README).
+    Readers who prefer reduced motion see the last frame.
+    """
     if trace.grid is None:
         raise ValueError("the figure shows boards: expected a trace of a puzzle, got text")
+    pair = _choose_pair(trace, left, right)
+    return templates.render(
+        "hero.svg",
+        label="; ".join(_summarize(trace, one) for one in pair),
+        ramp=[(n, heat(n / 100)) for n in (0, 25, 50, 75, 100)],
+        boards=[_board(trace, one) for one in pair],
+        **{name: getattr(trace.grid, name) for name in ("size", "box_rows", "box_cols")},
+    )
+
+
+def _choose_pair(trace: Trace, left: str | None, right: str | None) -> tuple[TracedTrajectory, TracedTrajectory]:
+    """By name, or one that fails and one that solves the puzzle."""
     if len(trace.trajectories) < 2:
         names = [trajectory.scheduler for trajectory in trace.trajectories]
         raise ValueError(f"the figure compares two schedulers, but the trace has {names}")
@@ -47,6 +63,7 @@ def _board(trace: Trace, trajectory: TracedTrajectory) -> dict[str, Any]:
         "verdict": verdict + ("" if first is None else f", the first at step {trajectory.step[first] + 1}"),
         "solved": trace.solved(trajectory),
         "first": None if first is None else trajectory.order[first],
+        "steps": trajectory.steps,
         "cells": [
             {
                 "label": trace.labels[token],
