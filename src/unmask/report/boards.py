@@ -23,6 +23,7 @@ def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str
     pair = _choose_pair(trace, left, right)
     return templates.render(
         "hero.svg",
+        font=FONT,
         label="; ".join(_summarize(trace, one) for one in pair),
         ramp=[(n, heat(n / 100)) for n in (0, 25, 50, 75, 100)],
         boards=[_board(trace, one) for one in pair],
@@ -35,19 +36,6 @@ def _choose_pair(trace: Trace, left: str | None, right: str | None) -> tuple[Tra
     if len(trace.trajectories) < 2:
         names = [trajectory.scheduler for trajectory in trace.trajectories]
         raise ValueError(f"the figure compares two schedulers, but the trace has {names}")
-    shown = _choose_pair(trace, left, right)
-    return templates.render(
-        "hero.svg",
-        font=FONT,
-        label="; ".join(_summarize(trace, one) for one in shown),
-        ramp=[(n, heat(n / 100)) for n in (0, 25, 50, 75, 100)],
-        boards=[_board(trace, one) for one in shown],
-        grid=trace.grid,
-    )
-
-
-def _choose_pair(trace: Trace, left: str | None, right: str | None) -> tuple[TracedTrajectory, TracedTrajectory]:
-    """The named ones, or else one that fails, and one that solves the puzzle."""
     failing = [one for one in trace.trajectories if trace.solved(one) is False]
     first = trace.trajectory(left) if left else (failing or list(trace.trajectories))[0]
     rest = [one for one in trace.trajectories if one is not first]
