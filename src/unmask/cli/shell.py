@@ -36,14 +36,15 @@ from tyro import _parsers
 from tyro._arguments import flag_to_inverse
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from unmask.report.terminal.console import SafeConsole
 from unmask.runs.names import EntryPoints, did_you_mean
 
 PIPE_WIDTH = 132  # a pipe has no width of its own, and a table that wraps is hard to read or to search
 FIRST = os.environ.get("RANK", "0") == "0"  # of several processes under accelerate launch, only the first prints
 
 # Messages hold brackets, [training] or [52.9, 97.8], which are not markup.
-console = Console(markup=False, emoji=False, highlight=False, quiet=not FIRST)
-errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
+console = SafeConsole(markup=False, emoji=False, highlight=False, quiet=not FIRST)
+errors = SafeConsole(stderr=True, markup=False, emoji=False, highlight=False)
 
 MARKERS = (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.AvoidSubcommands)
 Inline = tyro.conf.arg(name="")
