@@ -178,7 +178,7 @@ def test_sdar_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def __call__(self, x: Tensor, attention_mask: Tensor, store_kv: bool, **_: Any) -> Any:
             whole = torch.cat([self.before, x], dim=1)
-            mask, _ = seen(denoiser, whole.shape[1])
+            mask = seen(denoiser, whole.shape[1])[0]
             assert mask is not None and torch.equal(mask[0, :, -x.shape[1] :], attention_mask.bool())
             self.before = whole if store_kv else self.before
             return SimpleNamespace(logits=theirs(whole, mask)[:, -x.shape[1] :])

@@ -254,6 +254,14 @@ class DenoiserModel(nn.Module):
         super().__init__()
         self.denoiser = denoiser
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
     @torch.no_grad()
     def forward(self, input_ids: Int[Tensor, "B L"], attention_mask: Tensor | None = None, **_: Any) -> Any:
         real = None if attention_mask is None else attention_mask.bool()
