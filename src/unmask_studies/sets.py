@@ -21,7 +21,7 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask_studies.reports import BATCH, get_denoiser, require_fit
 
-generate_boards = cache(SudokuTask.generated)
+generate_boards = cache(SudokuTask.generate)
 read_boards = cache(SudokuTask.read)
 
 

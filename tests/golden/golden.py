@@ -202,7 +202,7 @@ def decoded(
     ways: Iterable[str] | None = None,
 ) -> Entries:
     model = load_denoiser(denoiser)
-    canvas = SudokuTask.generated(boards, size, clues, "test", 0).canvas(range(boards))
+    canvas = SudokuTask.generate(boards, size, clues, "test", 0).canvas(range(boards))
     seeds = torch.arange(boards) * 7919 + 2**32
     known = decodings(size * size)
     made = {f"{denoiser} | boards {clues}": digest([canvas.tokens, canvas.target])}

@@ -17,9 +17,8 @@ from unmask.report import page
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
-from unmask.tasks.sudoku import expert_order
 from unmask.tasks.sudoku.task import SudokuTask
-from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes
+from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes, expert_order
 from unmask.training.policy.run import PolicyRun, run_policy_training
 from unmask_studies.catalogue import load_study
 from unmask_studies.reports import find_leader, join_reports
@@ -43,7 +42,7 @@ SMALL = SudokuSchedulers(
 
 def test_the_table_holds_what_evaluate_measures(tmp_path: Path) -> None:
     found = run(SMALL, tmp_path / "study")
-    task, denoiser = SudokuTask.generated(12, 4, "4-8", "test", 0), load_denoiser("sudoku-4x4-imperfect")
+    task, denoiser = SudokuTask.generate(12, 4, "4-8", "test", 0), load_denoiser("sudoku-4x4-imperfect")
     schedulers = {name: load_scheduler(name, denoiser, "sudoku-4x4-imperfect") for name in SMALL.schedulers}
     expected = evaluate(task, denoiser, schedulers, options=EvaluationOptions(likelihood=False))
     for mine, theirs in zip(found.evaluations[0].rows, expected.rows, strict=True):
@@ -57,7 +56,7 @@ def test_the_table_holds_what_evaluate_measures(tmp_path: Path) -> None:
 
 
 def one_row(scheduler: str, solved: str) -> dict[str, Any]:
-    task, denoiser = SudokuTask.generated(1, 4, "8", "test", 0), load_denoiser("sudoku-4x4")
+    task, denoiser = SudokuTask.generate(1, 4, "8", "test", 0), load_denoiser("sudoku-4x4")
     report = evaluate(
         task, denoiser, {scheduler: load_scheduler("confidence")}, options=EvaluationOptions(likelihood=False)
     )
@@ -105,7 +104,7 @@ def slow_tau(puzzle: np.ndarray, solution: np.ndarray, rank: np.ndarray, reading
 
 @pytest.fixture(scope="module")
 def nine() -> SudokuTask:
-    return SudokuTask.generated(6, clues="24-30")
+    return SudokuTask.generate(6, clues="24-30")
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -141,7 +140,7 @@ def test_equivalent_moves_may_change_places(nine: SudokuTask) -> None:
 
 
 def test_tau_is_undefined_where_all_moves_are_equivalent() -> None:
-    task = SudokuTask.generated(1, 4, "8", "test", 3)
+    task = SudokuTask.generate(1, 4, "8", "test", 3)
     puzzle = task.solutions[0].copy()
     puzzle[:2] = 0  # two naked singles
     pairs = relevant_pairs(puzzle, task.solutions[0], np.array([0, 1]))
@@ -167,7 +166,7 @@ def test_first_wrong_reveal() -> None:
 
 
 def test_decodings_are_those_of_evaluate() -> None:
-    task, name = SudokuTask.generated(10, 4, "4-6", "test", 1), "sudoku-4x4-imperfect"
+    task, name = SudokuTask.generate(10, 4, "4-6", "test", 1), "sudoku-4x4-imperfect"
     found = decode_boards(task, name, "random", seed=3)
     denoiser = load_denoiser(name)
     report = evaluate(
@@ -186,7 +185,7 @@ def test_a_mean_place_is_over_the_puzzles_that_hide_the_cell() -> None:
 
 
 def test_classes_of_reveals() -> None:
-    task = SudokuTask.generated(1, clues="rao", seed=4)
+    task = SudokuTask.generate(1, clues="rao", seed=4)
     order = expert_order(task.puzzles, task.solutions)
     cells = order.order[0][order.order[0] >= 0].astype(int)
     kinds = reveal_classes(task.puzzles[0], task.solutions[0].astype(int), cells)

@@ -23,7 +23,7 @@ from unmask.tasks.sudoku.task import SudokuTask
 
 @dataclass(frozen=True)
 class Figure:
-    """Draw a figure as SVG. `hero`: a puzzle that the learned policy solves and confidence does not, side by side.
+    """Draw a figure as SVG. `hero`: a puzzle that the learned policy solves and confidence does not, side by side, animated.
 
     $ unmask figure hero --out docs/hero.svg
     """
@@ -46,7 +46,7 @@ class Figure:
         """The trace of the first puzzle that only the learned policy solves."""
         model, size = load_for_boards(self.denoiser)
         schedulers = load_schedulers(("confidence", "sas"), lambda name: load_scheduler(name, model, self.denoiser))
-        problems = SudokuTask.generated(self.puzzles, size, "rao" if size == 9 else None, "test", self.seed)
+        problems = SudokuTask.generate(self.puzzles, size, "rao" if size == 9 else None, "test", self.seed)
         found = evaluate(problems, model, schedulers, options=EvaluationOptions(seed=self.seed, likelihood=False))
         pairs = zip(found.row("confidence").solved, found.row("sas").solved, strict=True)
         row = next((row for row, pair in enumerate(pairs) if pair == ("0", "1")), None)

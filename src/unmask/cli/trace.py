@@ -59,7 +59,7 @@ class Trace:
     def _read_problems(self, size: int) -> SudokuTask:
         """Generated puzzles, those of a file, or the one that is written out."""
         if self.puzzles is None:
-            return SudokuTask.generated(self.limit, size, self.clues, "test", self.seed)
+            return SudokuTask.generate(self.limit, size, self.clues, "test", self.seed)
         if names_a_file(self.puzzles):
             problems = SudokuTask.read(self.puzzles, self.limit)
         else:

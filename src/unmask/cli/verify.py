@@ -10,7 +10,7 @@ from rich.table import Table
 from unmask.cli.shell import console, require_writable, write_json
 from unmask.denoisers.loading import load_denoiser
 from unmask.tasks.sudoku.task import SudokuTask
-from unmask.theory import claims
+from unmask.theory.claims import claims
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Verify:
     def run(self) -> None:
         if self.json is not None:
             require_writable(self.json)
-        problems = SudokuTask.generated(self.puzzles, 4, f"{self.clues}-{self.clues}", "test", self.seed)
+        problems = SudokuTask.generate(self.puzzles, 4, f"{self.clues}-{self.clues}", "test", self.seed)
         rows = claims(load_denoiser(self.denoiser), problems.canvas(range(self.puzzles)), seed=self.seed)
         title = f"{self.denoiser}, {self.puzzles} boards with {16 - self.clues} blanks"
         table = Table("claim", "left", "", "right", "holds", "note", title=title)

@@ -73,7 +73,7 @@ def measure_accuracy(board: str, config: Caches) -> Iterator[Finding]:
             f"{board} has one layer, whose keys and values are never stale: its accuracy with a cache means nothing; "
             "expected a denoiser of at least two layers"
         )
-    task, n = SudokuTask.generated(config.puzzles, size), config.puzzles
+    task, n = SudokuTask.generate(config.puzzles, size), config.puzzles
     arms = {name: with_cache(denoiser, *arm) for name, arm in ARMS.items()}
     solved: dict[str, list[bool]] = {name: [] for name in arms}
     seconds: dict[str, list[float]] = {name: [] for name in arms}

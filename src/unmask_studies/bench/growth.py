@@ -112,7 +112,7 @@ def _rollout(group: int) -> Call:
     """Teacher forcing with an order drawn by the shipped policy, equal canvases shared, as in training."""
     denoiser = load_denoiser("sudoku-4x4-imperfect")
     policy = load_scheduler("sas", denoiser, "sudoku-4x4-imperfect")
-    canvas = SudokuTask.generated(8, 4).canvas(range(8)).repeated(group)
+    canvas = SudokuTask.generate(8, 4).canvas(range(8)).repeated(group)
     seeds = torch.arange(len(canvas.tokens))
     decoding = Decoding(order_temperature=1.0, share=True)
     return lambda: unmask(denoiser, policy, canvas.seeded(seeds), decoding, forced=True)

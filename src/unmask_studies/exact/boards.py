@@ -21,7 +21,7 @@ Board = tuple[Int[Tensor, "L"], Int[Tensor, "M L"]]
 
 def unique_boards(count: int, clues: str, seed: int = 0) -> Iterator[Board]:
     """Puzzles of the test split, with their only solution."""
-    canvas = SudokuTask.generated(count, 4, clues, "test", seed).canvas(range(count))
+    canvas = SudokuTask.generate(count, 4, clues, "test", seed).canvas(range(count))
     for tokens, target in zip(canvas.tokens, canvas.truth, strict=True):
         yield tokens, target[None]
 

@@ -35,7 +35,7 @@ def four() -> dict[str, Any]:
     """Three 4×4 puzzles, decoded in four orders at once."""
     denoiser = load_denoiser("sudoku-4x4")
     schedulers = {name: load_scheduler(name) for name in NAMES}
-    canvas = SudokuTask.generated(3, 4, "5-7").canvas(range(3)).seeded(torch.arange(3))
+    canvas = SudokuTask.generate(3, 4, "5-7").canvas(range(3)).seeded(torch.arange(3))
     traces = trace.record(denoiser, schedulers, canvas, trace.about_boards(4, "sudoku-4x4"))
     return {"denoiser": denoiser, "schedulers": schedulers, "canvas": canvas, "traces": traces}
 

@@ -12,14 +12,17 @@ from support.denoisers import CountingTable
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Task
-from unmask.tasks.sudoku import canonical, canonical_puzzle, expert_order, is_solution, write_csv
+from unmask.tasks.sudoku.canonical import canonical, canonical_puzzle
+from unmask.tasks.sudoku.files import write_csv
+from unmask.tasks.sudoku.solver import is_solution
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask, expert
+from unmask.tasks.sudoku.techniques import expert_order
 
 
 @pytest.fixture(scope="module")
 def task() -> SudokuTask:
-    return SudokuTask.generated(6, clues="28-40", seed=2)
+    return SudokuTask.generate(6, clues="28-40", seed=2)
 
 
 def test_is_a_task(task: SudokuTask) -> None:
@@ -56,7 +59,7 @@ def test_the_verifier(task: SudokuTask) -> None:
 
 
 def test_a_full_board_is_exact() -> None:
-    full = SudokuTask.generated(1, size=4)
+    full = SudokuTask.generate(1, size=4)
     task = SudokuTask(full.solutions, full.solutions)
     verdict = task.verify([0], task.canvas([0]).tokens)
     assert verdict.exact.tolist() == [True]

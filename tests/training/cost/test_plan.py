@@ -217,7 +217,7 @@ def planned_and_spent(seed: int) -> tuple[float, float]:
     policy, canvas = new_policy(config), boards(0, 6)
     rate = measure_rate(denoiser, policy, canvas, training, shape, clock=time.process_time)
     found = plan(shape, policy.config, Work.of(boards(0, 64), 0, training), rate)
-    held_out = SudokuTask.generated(6, 9, config.validation, "validation", seed + 1)
+    held_out = SudokuTask.generate(6, 9, config.validation, "validation", seed + 1)
     validation = held_out.canvas(range(6))
     torch.optim.AdamW(policy.parameters())  # the first optimizer imports torch's compiler
     began = time.process_time()

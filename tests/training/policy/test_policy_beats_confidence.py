@@ -23,7 +23,7 @@ def test_fifteen_training_steps_beat_confidence(tmp_path: Path) -> None:
     list(run_policy_training(config, tmp_path / "order"))
     denoiser = load_denoiser(config.denoiser)
     policy = load_scheduler(str(tmp_path / "order"), denoiser)
-    problems = SudokuTask.generated(500, clues="rao", split="test", seed=5)
+    problems = SudokuTask.generate(500, clues="rao", split="test", seed=5)
     report = evaluate(
         problems, denoiser, {"confidence": confidence, "order": policy}, options=EvaluationOptions(likelihood=False)
     )

@@ -112,7 +112,7 @@ def test_more_processes_than_prompts_are_refused(tmp_path: Path) -> None:
 def evaluated(limit: int) -> Report:
     denoiser = load_denoiser("sudoku-4x4-imperfect")
     orders = {name: load_scheduler(name, denoiser, "sudoku-4x4-imperfect") for name in ("random", "confidence", "sas")}
-    problems = SudokuTask.generated(limit, 4, "5-7", "test", 0)
+    problems = SudokuTask.generate(limit, 4, "5-7", "test", 0)
     decodings = {"sequential": Decoding(), "3 steps": Decoding(steps=3)}
     return evaluate(
         problems, denoiser, orders, decodings, options=EvaluationOptions(batch=4), processes=current_group()

@@ -109,7 +109,7 @@ def random_puzzle(size: int, difficulty: str, seed: int) -> Puzzle:
         raise ValueError(f"expected a size of 4 or 9, got {size}")
     if difficulty not in DIFFICULTIES[size]:
         raise ValueError(f"expected a difficulty among {', '.join(DIFFICULTIES[size])}, got {difficulty[:40]!r}")
-    task = SudokuTask.generated(1, size, DIFFICULTIES[size][difficulty], "test", seed)
+    task = SudokuTask.generate(1, size, DIFFICULTIES[size][difficulty], "test", seed)
     return Puzzle(task.puzzles[0], task.solutions[0])
 
 

@@ -130,7 +130,7 @@ class SudokuData(GeneratedKind):
         if request.data is not None:
             task = SudokuTask.read(request.data, request.limit)
         else:
-            task = SudokuTask.generated(request.limit, size, request.clues, "test", request.seed)
+            task = SudokuTask.generate(request.limit, size, request.clues, "test", request.seed)
         if task.size != size:
             raise ValueError(f"{name} decodes {size}x{size} boards, but the puzzles are {task.size}x{task.size}")
         return EvaluationSet(denoiser, task, lambda token: str(token) if token else "", grid(size))
@@ -151,7 +151,7 @@ class SudokuProblems:
         return self.data(step, count)
 
     def held_out(self, count: int, which: str | None = None) -> SudokuTask:
-        return SudokuTask.generated(count, self.data.size, which, "validation", self.data.seed + 1)
+        return SudokuTask.generate(count, self.data.size, which, "validation", self.data.seed + 1)
 
     def fixed(self) -> Canvas:
         boards = SudokuTask(*self.data.boards)

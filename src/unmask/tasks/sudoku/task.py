@@ -34,7 +34,7 @@ class SudokuTask:
         return cls(file.puzzles, file.solutions, Path(path).name)
 
     @classmethod
-    def generated(
+    def generate(
         cls, count: int, size: int = 9, clues: str | None = None, split: str = "test", seed: int = 0
     ) -> SudokuTask:
         """Generated puzzles of a split: none has a relative in another."""
