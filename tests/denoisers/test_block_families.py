@@ -25,6 +25,7 @@ from support.block_loops import block_loop, fast_dllm_loop, full_loop, hopeless,
 from unmask.decoding.loop import trajectory_logp, unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Focus
+from unmask.denoisers.checkpoint import load_folder, save_denoiser
 from unmask.denoisers.families import DENOISERS, Published
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
@@ -306,6 +307,15 @@ def test_every_tensor_is_counted(family: str) -> None:
     assert shapes(family).keys() == {
         DENOISERS[CONFIGS[family]["architectures"][0]].theirs(name) for name, _ in denoiser.named_parameters()
     }
+
+
+@pytest.mark.parametrize("family", ["llada2", "nemotron"])
+def test_our_own_folders_hold_them(family: str, tmp_path: Path) -> None:
+    """Experts and YaRN are tables in ``config.json``."""
+    denoiser = ours(family)
+    again = load_folder(save_denoiser(denoiser, tmp_path / family))
+    assert again.config == denoiser.config
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), denoiser.parameters(), strict=True))
 
 
 def test_stock_layers_are_those_of_the_files() -> None:

@@ -146,8 +146,15 @@ def choose(scheduler: Scheduler, pace: Pace, view: View, quota: Int[Tensor, "B"]
     """The positions to reveal: the scheduler's best, as many as the pace says. Rows with nothing eligible reveal nothing."""
     if len(view.at[0]) == 0:
         return view.eligible
-    keys = score_positions(scheduler, view).masked_fill(~view.eligible, -torch.inf)
+    keys = _keys(scheduler, view)
     return pace(view, keys, torch.ones_like(view.rows) if quota is None else quota) & view.eligible
+
+
+def _keys(scheduler: Scheduler, view: View) -> Float[Tensor, "B L"]:
+    """Scores, −inf where nothing may be revealed. A policy goes where the engine's tensors are."""
+    if isinstance(scheduler, nn.Module):
+        scheduler.to(view.tokens.device)
+    return score_positions(scheduler, view).masked_fill(~view.eligible, -torch.inf)
 
 
 def dream_hook(order: str | Scheduler, mask_id: int) -> Callable[[int | None, Tensor, Tensor], Tensor]:
@@ -164,7 +171,7 @@ def dream_hook(order: str | Scheduler, mask_id: int) -> Callable[[int | None, Te
         view = Shown(start=start[0], total=x.shape[1] - start[0], step=step or 0).view(mask_id, x, logits)
         if len(view.at[0]) == 0:
             return logits
-        keys = score_positions(scheduler, view).masked_fill(~view.eligible, -torch.inf)
+        keys = _keys(scheduler, view)
         rank = keys.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         # Between 2 and 20 the softmax of one logit against V zeros has distinct values in float32.
         height = 20 - 18 * rank.float() / rank.shape[1]
