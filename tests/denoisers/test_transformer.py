@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from torch import Tensor
 
 from support.denoisers import text_denoiser
 from unmask.decoding.loop import unmask
+from unmask.denoisers.attention import related_cells
 from unmask.denoisers.checkpoint import load_folder, read_config, save_denoiser
 from unmask.denoisers.rotary import half_turn, rotary
-from unmask.denoisers.transformer import Transformer, _related
+from unmask.denoisers.transformer import Transformer
 from unmask.schedulers.heuristics import confidence
 
 TOKENS = torch.tensor([5, 12, 3, 12, 7, 9, 12])
@@ -161,7 +163,8 @@ def test_a_grid_sees_rows_columns_and_boxes(size: int, box: tuple[int, int]) -> 
         [column for _, column in place],
         [row // box[0] * size + column // box[1] for row, column in place],
     ]
-    heads = _related(size, 6)
+    heads = related_cells(replace(grid_denoiser(size).config, n_heads=6))
+    assert heads is not None
     for head in range(6):
         mine = torch.tensor(unit[head // 2])
         assert torch.equal(heads[head], mine[:, None] == mine)

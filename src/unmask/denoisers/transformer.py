@@ -22,100 +22,20 @@ Two things are ours:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from functools import partial
-from typing import Annotated, Literal
+from typing import Any
 
-import pydantic
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.decoding.kv_store import Exchange, KVStore, Packed
+from unmask.decoding.kv_store import KVStore, Packed
 from unmask.decoding.protocols import BlockRule, Focus
-from unmask.denoisers.experts import Experts, ExpertsConfig, SwiGLU
-from unmask.denoisers.rotary import Yarn, rotary, turn
-from unmask.runs.config import Count, Positive, config
-
-LARGEST_GRID = 25
-"""The relations of a grid's cells are a mask of its size to the fourth."""
-
-
-@config
-class TransformerConfig:
-    """The shape of a denoiser and the ids it reserves. ``head_rows`` (``vocab_size`` if None) is the ``V`` of its logits.
-
-    ``rope_float32``: rotate queries and keys in float32 whatever the weights are, as LLaDA does. ``norm_rounds_first``: in types
-    below float32, round the normalised states before the norm's weight multiplies them, as Llama's code does. ``rotary_width``:
-    the channels of a head that are rotated, from the first on (all if None). ``seeded``: the first token of a block is revealed
-    first, predicted from what stands before it.
-    """
-
-    vocab_size: Count
-    width: Count
-    n_layers: Count
-    n_heads: Count
-    ffn: Count
-    mask_id: int
-    max_length: Count = 4096
-    n_kv_heads: Count | None = None
-    head_width: Count | None = None
-    head_rows: Count | None = None
-    positions: Literal["rotary", "learned", "none"] = "rotary"
-    rope_theta: Positive = 10_000.0
-    rope_float32: bool = False
-    qkv_bias: bool = False
-    norm_eps: Positive = 1e-5
-    norm_rounds_first: bool = False
-    tied_head: bool = False
-    logit_shift: bool = False
-    grid: Annotated[int, pydantic.Field(ge=1, le=LARGEST_GRID)] | None = None
-    pad_id: int | None = None
-    end_ids: tuple[int, ...] = ()
-    forbidden_ids: tuple[int, ...] = ()
-    qk_norm: bool = False
-    rotary_width: Count | None = None
-    yarn: Yarn | None = None
-    attention: Literal["full", "block_causal", "causal_prefix"] = "full"
-    attention_block: Count | None = None
-    seeded: bool = False
-    experts: ExpertsConfig | None = None
-
-    def __post_init__(self) -> None:
-        if self.head_width is None and self.width % self.n_heads:
-            raise ValueError(
-                f"width {self.width} is not a multiple of n_heads {self.n_heads}: change either or set head_width"
-            )
-        if self.n_heads % (self.n_kv_heads or self.n_heads):
-            raise ValueError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}")
-        if self.grid is not None and (self.n_heads % 3 or self.n_kv_heads not in (None, self.n_heads)):
-            raise ValueError(
-                f"a grid ties heads to rows, columns and boxes: n_heads must be a multiple of 3 and not grouped, got {self.n_heads}"
-            )
-        if (self.attention == "full") != (self.attention_block is None):
-            raise ValueError(
-                f"attention is {self.attention!r} and attention_block {self.attention_block}: full attention has no blocks, the "
-                "others need their size"
-            )
-
-    @property
-    def inner_width(self) -> int:
-        """The width of a head."""
-        return self.head_width or self.width // self.n_heads
-
-    def ffn_widths(self, taken: bool = False) -> list[int]:
-        """Of each layer, the width of all its SwiGLUs together, or only of those that a position takes."""
-        e = self.experts
-        mixed = 0 if e is None else (e.top if taken else e.count) * e.ffn + e.shared_ffn
-        return [self.ffn if e is None or n in e.dense else mixed for n in range(self.n_layers)]
-
-    @property
-    def least_weights(self) -> int:
-        """A lower bound on the number of weights, known before memory is allocated for them."""
-        places = self.max_length if self.positions == "learned" else 0
-        head = 0 if self.tied_head else self.head_rows or self.vocab_size
-        inner = self.n_heads * self.inner_width
-        return self.width * (self.vocab_size + places + head + self.n_layers * 2 * inner + 3 * sum(self.ffn_widths()))
+from unmask.denoisers.attention import make_attend, related_cells
+from unmask.denoisers.config import TransformerConfig
+from unmask.denoisers.experts import Experts, SwiGLU
 
 
 class Attention(nn.Module):
@@ -192,8 +112,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(config.width, config.head_rows or config.vocab_size, bias=False)
         if config.tied_head:
             self.head.weight = self.embedding.weight
-        related = _related(config.grid, config.n_heads) if config.grid else None
-        self.register_buffer("related", related, persistent=False)
+        self.register_buffer("related", related_cells(config), persistent=False)
         self.forwarded = 0
         self.computed = 0
 
@@ -275,7 +194,7 @@ class Transformer(nn.Module):
         x = self.embedding(computed)
         if self.position is not None:
             x = x + self.position(here)
-        attend = self._attend(here, places, attention, x.dtype, packed, focus)
+        attend = make_attend(self.config, self.related, here, places, attention, x.dtype, packed, focus)
         for number, block in enumerate(self.blocks):
             x = block(x, attend if store is None else partial(attend, exchange=store.exchange(number, packed)))
         x = self.norm(x).to(tokens.device)  # the last block may stand on another device than the first
@@ -308,89 +227,52 @@ class Transformer(nn.Module):
             return x
         return torch.where(moved[..., None], x.roll(1, dims=1), x)
 
-    def _attend(
-        self,
-        here: Int[Tensor, "B A"],
-        places: Int[Tensor, "B L"],
-        attention: Bool[Tensor, "B L"] | None,
-        dtype: torch.dtype,
-        packed: Packed | None = None,
-        focus: Focus | None = None,
-    ) -> Callable[..., Tensor]:
-        """Attention of the positions that are computed, standing at ``here``, to all ``L``."""
-        c = self.config
-        cos = sin = scale = None
-        if c.positions == "rotary":
-            precision = torch.float32 if c.rope_float32 else dtype
-            cos, sin = rotary(here, c.rotary_width or c.inner_width, c.rope_theta, precision, c.yarn)
-            if c.yarn is not None and c.yarn.query_growth > 0:
-                scale = c.yarn.query_scale(here).to(dtype)
-        mask = self._mask(here, places, packed, focus)
-        if attention is not None and not bool(attention.all()):
-            seen = attention[:, None, None, :]
-            mask = seen if mask is None else seen & mask
-        return partial(_attention, {here.device: (cos, sin, scale, mask)})
-
-    def _mask(
-        self,
-        here: Int[Tensor, "B A"],
-        places: Int[Tensor, "B L"],
-        packed: Packed | None,
-        focus: Focus | None,
-    ) -> Bool[Tensor, "#B #H A L"] | None:
-        """What the configuration lets the positions ``here`` see, padding aside; None is everything."""
-        c = self.config
-        if self.related is not None:
-            # In three dimensions it would miss the fused kernel.
-            return self.related[None] if packed is None else self.related[:, packed.column].transpose(0, 1)
-        if c.attention == "block_causal":
-            blocks, own = places // (c.attention_block or 1), here // (c.attention_block or 1)
-            return blocks[:, None, None, :] <= own[:, None, :, None]
-        if focus is not None and c.attention == "causal_prefix":
-            inside = focus.active[:, None, None, :] & focus.active[:, None, :, None]
-            return inside | (places[:, None, None, :] <= here[:, None, :, None])
-        return None
+    def last_blocks(self, count: int) -> Blocks:
+        """A copy of the last ``count`` blocks."""
+        if count > self.config.n_layers:
+            raise ValueError(f"the denoiser has {self.config.n_layers} blocks, {count} of them cannot be copied")
+        copied = Blocks(self.config.of_blocks(count))
+        copied.blocks.load_state_dict(self.blocks[-count:].state_dict())
+        return copied
 
 
-def _attention(
-    held: dict[torch.device, tuple[Tensor | None, ...]],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    exchange: Exchange | None = None,
-) -> Tensor:
-    """Attention with the angles, the scale and the mask ``held`` for a device; another one that holds a block gets a copy."""
-    there = q.device
-    if there not in held:
-        held[there] = tuple(None if x is None else x.to(there) for x in next(iter(held.values())))
-    cos, sin, scale, mask = held[there]
-    if cos is not None and sin is not None:
-        q, k = (turn(x, cos, sin, v.dtype) for x in (q, k))
-    if scale is not None:
-        q = q * scale
-    if exchange is not None:
-        k, v = exchange(k, v)
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
-    return y.transpose(1, 2)
+class Blocks(nn.Module):
+    """``config.n_layers`` blocks without embeddings and head, from states to states."""
+
+    related: Tensor | None
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.blocks = nn.ModuleList(Block(config, number) for number in range(config.n_layers))
+        self.register_buffer("related", related_cells(config), persistent=False)
+
+    @property
+    def width(self) -> int:
+        return self.config.width
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What builds them again: the values of the configuration that are not defaults, for JSON."""
+        defaults = {field.name: field.default for field in fields(self.config)}  # pyright: ignore[reportArgumentType]
+        return {name: value for name, value in asdict(self.config).items() if value != defaults[name]}
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], attention: Bool[Tensor, "B L"] | None, at: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "N D"]:
+        """The states of the (row, position) pairs ``at``; the last block computes the others' keys and values only."""
+        places = _places(x, attention)
+        attend = make_attend(self.config, self.related, places, places, attention, x.dtype)
+        *first, last = self.blocks
+        for block in first:
+            x = block(x, attend)
+        assert isinstance(last, Block)
+        x = (x + last.attention(last.attention_norm(x), attend))[at]
+        return x + last.ffn(last.ffn_norm(x))
 
 
-def _places(tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B L"]:
+def _places(canvas: Shaped[Tensor, "B L ..."], attention: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B L"]:
     """The index of each token among its row's real tokens, so that padding on either side moves nothing."""
     if attention is None:
-        return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        return torch.arange(canvas.shape[1], device=canvas.device).expand(canvas.shape[:2])
     return (attention.long().cumsum(1) - 1).clamp(min=0)
-
-
-def _related(size: int, n_heads: int) -> Bool[Tensor, "H L L"]:
-    """Which cells each head sees on a ``size``×``size`` grid: a third of the heads its row, a third its column, a third its box.
-
-    Attention over the ``size`` cells of a unit alone would do less arithmetic, but on CPUs it is slower than the fused kernel
-    with a mask: the units are too small to fill it.
-    """
-    height = max(h for h in range(1, size + 1) if size % h == 0 and h * h <= size)
-    cell = torch.arange(size * size)
-    row, column = cell // size, cell % size
-    box = row // height * height + column // (size // height)
-    same = torch.stack([unit[:, None] == unit for unit in (row, column, box)])
-    return same.repeat_interleave(n_heads // 3, dim=0)

@@ -22,6 +22,7 @@ from unmask.denoisers.families import Published, find_family
 from unmask.denoisers.loading import added_tokens, list_denoisers
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.names import did_you_mean
+from unmask.schedulers.general import blocks_for
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 
 SHAPES = {
@@ -125,12 +126,14 @@ def observation(policy: PolicyConfig, width: int, vocabulary: int, length: int) 
     """What a policy keeps of one state of ``length`` positions, as meta tensors."""
     of = lambda *size, dtype=torch.float32: torch.empty(1, length, *size, dtype=dtype, device="meta")  # noqa: E731
     seen = {"eligible": of(dtype=torch.bool), "hidden": of(dtype=torch.bool), "tokens": of(dtype=torch.long)}
-    seen |= {"confidence": of(), **({"entropy": of()} if policy.residual and policy.base == "uncertainty" else {})}
+    seen |= {"confidence": of(), **({"base": of()} if policy.residual and policy.base != "confidence" else {})}
+    seen |= {"states": of(width)} if policy.reads_states else {}
     if policy.kind == "hidden":
-        return seen | {"states": of(width)}
+        return seen
     if policy.kind == "grid":
         return seen | {"logp": of(vocabulary - 1), "best": of(dtype=torch.long)}
-    return seen | {"features": of(len(policy.features) + 1)}
+    count = replace(policy, vocab_size=vocabulary).n_features if policy.kind == "general" else len(policy.features) + 1
+    return seen | {"features": of(count)}
 
 
 @cache
@@ -141,7 +144,13 @@ def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) ->
     vocabulary = shape.head_rows or shape.vocab_size
     complete = replace(policy, size=shape.grid, length=length, vocab_size=shape.vocab_size, hidden_width=shape.width)
     with torch.device("meta"):
+        if policy.kind == "general":
+            deep_enough = Transformer(replace(shape, n_layers=policy.n_layers))
+            blocks = blocks_for(deep_enough, policy.width, policy.n_layers, policy.n_heads, policy.states)
+            complete = replace(complete, blocks=blocks.shape)
         network = OrderPolicy(complete).train()  # in evaluation, a TransformerEncoder is one operator without a count
     seen = observation(policy, shape.width, vocabulary, length)
-    seen["real"] = torch.ones(1, length, dtype=torch.bool)  # its values are read: no padding
+    seen["real"] = seen["hidden"] = torch.ones(
+        1, length, dtype=torch.bool
+    )  # their values are read: no padding, all hidden
     return sum(count_flops(lambda: network.score(seen)).values())
