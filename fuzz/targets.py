@@ -228,7 +228,8 @@ def adapter_config(content: bytes) -> None:
 def answer(content: bytes) -> None:
     """Every reader of answers: none of them refuses anything."""
     text = content.decode("utf-8", "replace")
-    extract_number(text), extract_expression(text), extract_code(text)
+    for extract in (extract_number, extract_expression, extract_code):
+        extract(text)
     assert math_equal(text, "3") in (True, False)
     for kind in (Countdown(), Code()):
         kind.grade(kind.problem(0), text)

@@ -14,6 +14,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import logging
 import os
 import re
 import shlex
@@ -54,6 +55,13 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, raised where a Ctrl-C would be: what a command cleans up for one it cleans up for the other."""
 
 
+class Warnings(logging.Handler):
+    """Log messages where no handler is set, on stderr as errors are, and as clean."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        errors.print(self.format(record), soft_wrap=True)
+
+
 def run(commands: EntryPoints, prog: str, description: str) -> None:
     """Run the command that ``sys.argv`` names. Only that command's module is imported."""
     for stream in (sys.stdout, sys.stderr):
@@ -61,6 +69,7 @@ def run(commands: EntryPoints, prog: str, description: str) -> None:
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows "?" instead of failing
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
+    logging.lastResort = Warnings(logging.WARNING)
     before, words = signal.signal(signal.SIGTERM, _terminate), sys.argv[1:]
     try:
         if words[:1] in (["-h"], ["--help"]):
