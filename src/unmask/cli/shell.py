@@ -40,6 +40,7 @@ from unmask.report.terminal.console import SafeConsole
 from unmask.runs.names import EntryPoints, did_you_mean
 
 PIPE_WIDTH = 132  # a pipe has no width of its own, and a table that wraps is hard to read or to search
+LONGEST = 2000  # characters of an error: a name in it may be as long as a file
 FIRST = os.environ.get("RANK", "0") == "0"  # of several processes under accelerate launch, only the first prints
 
 # Messages hold brackets, [training] or [52.9, 97.8], which are not markup.
@@ -88,7 +89,8 @@ def run(commands: EntryPoints, prog: str, description: str) -> None:
         if message is None:
             raise
         line = " ".join(f"{prog}: {message}{_how_to_resume(commands, words) if code != 2 else ''}".split())
-        errors.print(line, style="red" if code == 2 else "yellow", soft_wrap=True)
+        shown = line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+        errors.print(shown, style="red" if code == 2 else "yellow", soft_wrap=True)
         sys.exit(code)
     finally:
         signal.signal(signal.SIGTERM, before)
