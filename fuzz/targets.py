@@ -12,7 +12,6 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
-from email.message import Message
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -31,9 +30,12 @@ from unmask.generation.text_canvas import load_tokenizer
 from unmask.report.figures import Point, inline_svg, intervals
 from unmask.report.gather import report_from_json
 from unmask.report.page import table_html
-from unmask.report.playground.incoming import JSON, RaceRequest, Refused, names_server, read_json
+from unmask.report.playground.boards import BoardRequest
+from unmask.report.playground.limits import names_server
+from unmask.report.playground.options import read_decoding
 from unmask.report.playground.puzzles import read_puzzle, read_rows
-from unmask.report.stored import parse
+from unmask.report.playground.text import TextRequest
+from unmask.report.stored import parse, validate
 from unmask.report.study_sections import read_study
 from unmask.report.terminal.console import SafeConsole
 from unmask.report.terminal.tables import comparison
@@ -51,7 +53,7 @@ from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.denoiser.second_stage import SecondStage
 from unmask.training.policy.run import PolicyRun
 
-REFUSALS = (ValueError, Refused)
+REFUSALS = ValueError
 LLADA = {
     "architectures": ["LLaDAModelLM"],
     "block_type": "llama",
@@ -151,9 +153,12 @@ def request(content: bytes) -> None:
     """The first line is the Host, the rest the body."""
     host, _, body = content.partition(b"\n")
     names_server(host.decode("latin-1"), "127.0.0.1", 8000)
-    headers = Message()
-    headers["Content-Type"] = JSON
-    read_json(headers, body, RaceRequest)
+    value = parse(body)
+    if isinstance(value, dict) and "puzzle" in value:
+        validate(BoardRequest, value)
+    else:
+        for entry in validate(TextRequest, value).entries:
+            read_decoding(entry.options, "decoding")
 
 
 def json_lines(content: bytes) -> None:
@@ -343,7 +348,11 @@ def seeds() -> dict[str, list[bytes]]:
         "policy_config": [_read(POLICIES, "sas-sudoku-4x4", "config.json")],
         "policy_weights": [save({"x": torch.zeros(2)}), _read(POLICIES, "sas-sudoku-4x4", "model.safetensors")],
         "trace": [json.dumps(TINY_TRACE).encode()],
-        "request": [b'127.0.0.1:8000\n{"puzzle": "1", "denoiser": "d", "schedulers": ["a"]}'],
+        "request": [
+            b'127.0.0.1:8000\n{"puzzle": "1", "denoiser": "d", "schedulers": ["a"]}',
+            b'[::1]:8000\n{"denoiser": "d", "mode": "holes", "text": "<mask>", "length": 8, "seed": 0, '
+            b'"entries": [{"scheduler": "a", "options": {"block": 4, "pace": "threshold:p=0.9"}}]}',
+        ],
         "typed": [b"1..............4", b"puzzle,solution\n1..............4,\n"],
         "countdown": [b'{"numbers": [3, 5, 7], "target": 15}\n', b'{"input": "3,5,7", "output": "15"}\n'],
         "json_lines": [b'{"step": 1}\n{"step": 2, "loss": 0.5}\n{"note": 1}\n{"step": 4}\n{"st'],

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from importlib.metadata import EntryPoint
+from itertools import filterfalse
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, Any, NoReturn, get_args, get_origin
@@ -180,9 +181,9 @@ UNREAD = re.compile(r"(?:valid parse for arguments|invalid literal for int\(\) w
 def _explain(event: parse_errors.ParseErrorEvent, name: str, kind: Any, words: Sequence[str]) -> str:
     """What is wrong with a command line. An unknown option comes first: its value looks like a positional argument."""
     known = list_options(kind)
-    options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
-    if wrong := [option for option in options if option not in known]:
-        return f"{name} has no option {wrong[0]}{did_you_mean(wrong[0], known)}"
+    options = (word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--"))
+    if (wrong := next(filterfalse(known.__contains__, options), None)) is not None:
+        return f"{name} has no option {wrong}{did_you_mean(wrong, known)}"
     if unknown := getattr(event, "tokens", None) or getattr(event, "unrecognized_tokens", None):
         return f"{name} does not expect {unknown[0]!r}"
     if isinstance(event, parse_errors.MissingArgs):

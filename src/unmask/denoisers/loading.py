@@ -18,7 +18,7 @@ from unmask.denoisers.checkpoint import (
     FAMILY,
     Checkpoint,
     Shape,
-    SkipInitialisation,
+    build_empty,
     has_weights,
     load_folder,
     read_json,
@@ -64,7 +64,9 @@ def load_denoiser(
         if has_adapter(folder):
             return load_adapter(load_denoiser(base_of(folder), dtype, device, device_map), folder)
         if has_weights(folder):
-            return load_checkpoint(folder, dtype, device, device_map)
+            found = load_checkpoint(folder, dtype, device, device_map)
+            found.name = str(name)
+            return found
     if isinstance(name, Path) or path.exists():
         raise ValueError(
             f"expected a denoiser's folder with config.json and model.safetensors, got {name}{suggest_training(name)}"
@@ -125,8 +127,7 @@ def load_family(
     for name, token in (("mask", config.mask_id), ("padding", config.pad_id), *(("end", i) for i in config.end_ids)):
         if token is not None and (not isinstance(token, int) or not 0 <= token < config.vocab_size):
             raise ValueError(f"{path}: the {name} token is {token}, but the embedding has {config.vocab_size} rows")
-    with torch.device("meta"), SkipInitialisation():
-        denoiser = Transformer(config)
+    denoiser = build_empty(config)
     shapes = {name: tuple(p.shape) for name, p in denoiser.named_parameters()}
     expected: dict[str, Shape] = {}
     for ours, shape in shapes.items():
@@ -138,9 +139,10 @@ def load_family(
 
     def read(ours: str) -> Tensor:
         theirs, place = family.theirs(ours), device_of(ours, where)
-        if not family.fused or ".attention." not in ours or ours.endswith("out.weight"):
+        part = ours.split(".")[-2]
+        if not family.fused or part not in ("q", "k", "v"):
             return checkpoint.read(theirs, dtype, place)
-        return split_qkv(checkpoint.read(theirs), config, ours.split(".")[-2]).to(place, dtype)
+        return split_qkv(checkpoint.read(theirs), config, part, family.fused).to(place, dtype)
 
     denoiser.load_state_dict({ours: read(ours) for ours in shapes}, strict=False, assign=True)
     if config.tied_head:
@@ -152,9 +154,17 @@ def load_family(
     return dispatch(denoiser.requires_grad_(False).eval(), where)
 
 
-def split_qkv(fused: Float[Tensor, "rows D"], config: TransformerConfig, part: str) -> Float[Tensor, "part D"]:
-    """lit-gpt's ``attn.attn``: for each of ``G`` groups its queries, then one key head, then one value head."""
+def split_qkv(
+    fused: Float[Tensor, "rows D"], config: TransformerConfig, part: str, by: str = "groups"
+) -> Float[Tensor, "part D"]:
+    """lit-gpt's ``attn.attn``: for each of ``G`` groups its queries, then one key head, then one value head.
+
+    By ``parts``: all queries, then all keys, then all values.
+    """
     groups = config.n_kv_heads or config.n_heads
+    if by == "parts":
+        sizes = [heads * config.inner_width for heads in (config.n_heads, groups, groups)]
+        return fused.split(sizes)["qkv".index(part)]
     queries = config.n_heads // groups
     heads = fused.unflatten(0, (groups, queries + 2, -1))
     picked = {"q": heads[:, :queries], "k": heads[:, queries], "v": heads[:, queries + 1]}[part]

@@ -35,6 +35,7 @@ Tunable = Transformer | MaskedLM
 def add_lora(denoiser: Tunable, rank: int, alpha: float, targets: Sequence[str] = (), seed: int = 0) -> Tunable:
     """Put adapters on the denoiser, in place. Only they get gradients; before training they change nothing.
 
+    They are float32 whatever the denoiser is: in bfloat16 most updates of fine-tuning are too small to change a weight.
     ``targets`` are the last names of linear layers. Without any it is every linear layer between embedding and head.
     """
     peft = _peft()
@@ -49,6 +50,8 @@ def add_lora(denoiser: Tunable, rank: int, alpha: float, targets: Sequence[str] 
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in denoiser.named_parameters():
         parameter.requires_grad_(".lora_" in name)
+        if ".lora_" in name:
+            parameter.data = parameter.data.float()
         if ".lora_A." in name:
             drawn = torch.randn(parameter.shape, generator=generator) / parameter.shape[1] ** 0.5
             parameter.data.copy_(drawn)

@@ -26,12 +26,16 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from unmask.assets import MODELS
 from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.denoisers.checkpoint import read_json
 from unmask.denoisers.hub import download, parse_hub_id
+from unmask.denoisers.loading import list_denoisers
 from unmask.denoisers.lora import base_of, has_adapter
 from unmask.denoisers.masked_lm import silence_transformers
 from unmask.generation.alignment import align_rows
+from unmask.generation.characters import FILE as CHARACTERS
+from unmask.generation.characters import CharacterTokenizer
 
 Prompt = str | Sequence[Mapping[str, str]]
 """A text, or the turns of a conversation: ``[{"role": "user", "content": "…"}, …]``."""
@@ -48,7 +52,7 @@ VOCABULARIES = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
-TOKENIZER_FILES = [*VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
+TOKENIZER_FILES = [*VOCABULARIES, CHARACTERS, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
                    "config.json", "chat_template.jinja"]  # fmt: skip
 TWINS = {"DreamTokenizer": "Qwen2Tokenizer"}
 """Tokenizer classes that exist only as remote code → the class of transformers that reads the same files to the same end."""
@@ -83,12 +87,14 @@ class TextCanvas:
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """The tokenizer of a denoiser's folder, of a safetensors file's folder, or of a hub id."""
+    """The tokenizer of a shipped denoiser, of a denoiser's folder, of a safetensors file's folder, or of a hub id."""
+    folder = _folder(name)
+    if (folder / CHARACTERS).exists():
+        return CharacterTokenizer.load(folder)
     try:
         import transformers
     except ImportError as error:
         raise ValueError("tokenizers need transformers: pip install unmask[lm]") from error
-    folder = _folder(name)
     if not any((folder / file).exists() for file in VOCABULARIES):
         raise ValueError(
             f"{name} has no tokenizer: expected one of {', '.join(VOCABULARIES)} in its folder; name another folder or hub id"
@@ -125,6 +131,8 @@ def _folder(name: str | Path) -> Path:
     path = Path(name)
     if path.suffix == ".safetensors" and path.is_file():
         return path.parent
+    if str(name) in list_denoisers():
+        return MODELS / name
     for folder in (path / "denoiser", path):
         if has_adapter(folder):
             return _folder(base_of(folder))  # an adapter has the tokenizer of its base

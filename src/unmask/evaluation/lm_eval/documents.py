@@ -23,7 +23,7 @@ FILES: dict[str, dict[str, str]] = {
     "humaneval": {"test": "humaneval/HumanEval.jsonl.gz"},
 }
 """Task → split → file, under the data folder. MBPP's file has all splits."""
-MBPP_SPLITS = {"prompt": range(1, 11), "test": range(11, 511)}
+MBPP_SPLITS = {"prompt": range(1, 11), "test": range(11, 511), "train": range(601, 975)}
 LARGEST = 2**28
 """Bytes of a file, unpacked: the largest of the benchmarks has 4 MB."""
 

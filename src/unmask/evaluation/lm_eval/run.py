@@ -14,12 +14,14 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unmask.denoisers.loading import describe_source
+from unmask.denoisers.placement import SPREAD
 from unmask.evaluation.lm_eval.model import UnmaskLM
 from unmask.evaluation.lm_eval.samples import collect_samples, share_samples
 from unmask.evaluation.lm_eval.session import OnGeneration, OnSample, ScoredElsewhere, Session
@@ -28,7 +30,8 @@ from unmask.evaluation.lm_eval.tasks import MAIN_METRIC, load_task
 from unmask.evaluation.statistics import wilson
 from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import to_jsonable
-from unmask.runs.processes import ProcessGroup, current_group
+from unmask.runs.presets import list_presets, load_preset
+from unmask.runs.processes import count_processes, current_group
 from unmask.runs.run import Run
 from unmask.schedulers.loading import describe_policy
 
@@ -51,7 +54,12 @@ def run_lm_eval(
     Under ``accelerate launch`` every process calls this and answers its share of the requests. The first one owns the folder and
     scores; the others return None.
     """
-    processes = current_group(PATIENCE)
+    if config.device == SPREAD and count_processes() > 1:
+        raise ValueError(
+            "device spread puts one denoiser on all devices, but there are several processes: start one process, or use "
+            "auto, where each takes its own GPU"
+        )
+    processes = current_group(PATIENCE, config.on_cpu)
     first = processes is None or processes.is_first
     with _silence():
         length, confined = config.answers.length, not config.unconfined
@@ -63,7 +71,7 @@ def run_lm_eval(
             tokenizer=config.tokenizer or None,
             batch_size=config.batch,
             dtype=config.dtype,
-            device=_own_device(config.device, processes),
+            device=config.device,
             session=Session(on_sample=on_sample, processes=processes, first_scores=True),
         )
     if first:
@@ -80,7 +88,7 @@ def run_lm_eval(
         except ScoredElsewhere:
             return None
         results = {"task": config.task, "main": MAIN_METRIC[config.task], **found}
-        results |= {"published": config.published, "source": config.source, "model": model.get_model_info()}
+        results |= {"published": find_published(config), "source": config.source, "model": model.get_model_info()}
         scored = [_score_line(sample, task.find_failure(sample)) for sample in results.pop("samples")]
         results["scorer_failures"] = sum("error" in line for line in scored)
         lines = (json.dumps(to_jsonable(line, finite=True)) + "\n" for line in scored)
@@ -89,6 +97,22 @@ def run_lm_eval(
             run.folder / "results.json", (json.dumps(to_jsonable(results, finite=True), indent=2) + "\n").encode()
         )
     return results
+
+
+def find_published(config: LmEval) -> dict[str, float]:
+    """The published numbers of a preset, by scheduler; none where a setting of the run is not the preset's."""
+    if not config.published or config.limit is not None:
+        return {}
+    own = _comparable(config)
+    presets = (load_preset(entry.name, LmEval, "lm_eval") for entry in list_presets("lm_eval"))
+    return config.published if any(_comparable(preset) == own for preset in presets) else {}
+
+
+def _comparable(config: LmEval) -> dict[str, Any]:
+    """What a published number depends on: everything but the scheduler, where the run takes place and what it leaves behind."""
+    ignored = dict.fromkeys(("tokenizer", "data", "device", "source"), "")
+    answers = replace(config.answers, scheduler="", seed=0)
+    return to_jsonable(replace(config, **ignored, answers=answers, batch=1, traces=0, unconfined=False))
 
 
 def evaluate_task(
@@ -122,18 +146,6 @@ def evaluate_task(
     documents = len({sample["doc_id"] for sample in samples})
     counted = {"documents": documents, "shots": found["n-shot"][name]}
     return {"scores": scores, "intervals": intervals, **counted, "samples": samples}
-
-
-def _own_device(device: str, processes: ProcessGroup | None) -> str | None:
-    """Of several processes each takes the GPU that has its number on its machine."""
-    if processes is None:
-        return device or None
-    if device == "auto":
-        raise ValueError(
-            "device auto spreads one denoiser over all devices, but there are several processes: "
-            "start one process, or use cuda, where each takes its own GPU"
-        )
-    return f"cuda:{processes.accelerator.local_process_index}" if device == "cuda" else device or None
 
 
 def _interval(key: str, samples: list[dict[str, Any]]) -> tuple[float, float] | None:
