@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from support.commands import call
 from support.evaluations import evaluation
 from support.viewer import board
+from unmask.cli import shell
 from unmask.report import boards, figures, page
 from unmask.report.figures import Point, inline_svg
 from unmask.report.gather import gather
@@ -174,3 +176,15 @@ def test_a_hostile_evaluation_by_command(
     assert value["denoiser"] == HOSTILE["replacement"]
     code, out, _ = call(monkeypatch, capsys, "report", *map(str, inputs), "--out", str(tmp_path / "report.html"))
     assert code == 0 and "report.html" in out
+
+
+def test_log_messages_and_presets_are_clean(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shell.Warnings(logging.WARNING).handle(
+        logging.makeLogRecord({"msg": "a damaged %s", "args": (HOSTILE["terminal"],)})
+    )
+    assert not [c for c in capsys.readouterr().err if not c.isprintable() and c != "\n"]
+    (tmp_path / "mine.toml").write_text('denoiser = "a\\u001b[31m"\n')
+    code, out, err = call(monkeypatch, capsys, "train", "--preset", str(tmp_path / "mine.toml"), "--help")
+    assert code == 2 and "denoiser" in err and "\x1b" not in out + err
