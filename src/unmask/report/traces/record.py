@@ -135,7 +135,7 @@ def make_trace(
         task=about.task,
         problem=problem or f"problem {row + 1}",
         denoiser=about.denoiser,
-        decoding=about.decoding or decoding_name(decoding),
+        decoding=about.decoding or decoding.describe(),
         grid=about.grid,
         prompt=prompt,
         target=target,
@@ -145,13 +145,6 @@ def make_trace(
         labels={token: about.labels(token) for token in sorted(ids)},
         trajectories=traced,
     )
-
-
-def decoding_name(decoding: Decoding, pace: str = "top") -> str:
-    """``blocks of 8, 4 steps, threshold``."""
-    parts = [f"blocks of {decoding.block}"] if decoding.block else []
-    parts += [f"{decoding.steps} steps"] if decoding.steps else []
-    return ", ".join([*(parts or ["any order"]), *([pace] if pace != "top" else [])])
 
 
 def html(traces: Trace | Sequence[Trace], height: int = 760) -> str:
