@@ -23,6 +23,7 @@ from unmask.report.traces.format import Candidates, Trace, TracedTrajectory, wri
 from unmask.report.traces.reading import read
 from unmask.report.traces.recording import ALTERNATIVES, RecordingScheduler
 from unmask.report.viewer import page as viewer
+from unmask.tasks.kinds import Draw
 from unmask.tasks.sudoku.grid import BOXES, Grid, grid
 
 __all__ = [
@@ -45,13 +46,14 @@ LEAST_LOGP = -1e4  # JSON has no −inf
 
 @dataclass(frozen=True)
 class About:
-    """What the tensors do not hold: names, the text of each token, and the shape of a board (None: text)."""
+    """What the tensors do not hold: names, the text of each token, the shape of a board (None: text), a picture of an answer."""
 
     task: str = "text"
     denoiser: str = "denoiser"
     labels: Callable[[int], str] = str
     grid: Grid | None = None
     decoding: str = ""
+    draw: Draw | None = None
 
 
 def about_boards(size: int, denoiser: str, decoding: str = "") -> About:
@@ -126,9 +128,11 @@ def make_trace(
     prompt = tuple(canvas.tokens[row][real].tolist())
     target = None if canvas.target is None else tuple(canvas.target[row][real].tolist())
     traced = tuple(_trace_row(name, trajectories, row, real, target is not None) for name in trajectories)
+    if about.draw is not None:
+        traced = tuple(replace(one, drawing=about.draw(one.tokens, _reveal_times(one))) for one in traced)
     ids = {denoiser.mask_id, *denoiser.end_ids, *prompt, *(target or ())}
     for trajectory in traced:
-        ids |= {*trajectory.tokens}
+        ids |= {*trajectory.tokens, *(token for _, _, token in trajectory.taken_back)}
         if trajectory.candidates is not None:
             ids |= {*np.unique(trajectory.candidates.token).tolist()}
     return Trace(
@@ -173,6 +177,12 @@ class NamedIds:
     end_ids: tuple[int, ...] = ()
 
 
+def _reveal_times(trajectory: TracedTrajectory) -> dict[int, float]:
+    """0 for positions of the first step to 1 for those of the last."""
+    last = max(1, trajectory.steps - 1)
+    return {position: step / last for position, step in zip(trajectory.order, trajectory.step, strict=True)}
+
+
 def _to_cpu(trajectory: Trajectory) -> Trajectory:
     def move(value: Any) -> Any:
         if isinstance(value, dict):
@@ -190,12 +200,17 @@ def _trace_row(
     trajectory = trajectories[name]
     place = real.long().cumsum(0) - 1
     taken = trajectory.order[row] >= 0
-    candidates, others = None, {}
+    candidates, others, taken_back = None, {}, ()
+    if (revisions := trajectory.revisions) is not None:
+        events = (revisions.step, place[revisions.position], revisions.before)
+        taken_back = tuple(zip(*(x[revisions.row == row].tolist() for x in events), strict=True))
     if trajectory.states is not None:
-        candidates = _candidates(trajectory.states, row, real, has_truth)
+        # The last look of a revision, which takes nothing back, is no step.
+        mine = (trajectory.states.row == row) & (trajectory.states.step <= trajectory.step[row].max())
+        candidates = _candidates(trajectory.states, mine, real, has_truth)
         choice = trajectory.states.observed.get("choice")
         if choice is not None:
-            columns = place[choice[trajectory.states.row == row]].T.tolist()
+            columns = place[choice[mine]].T.tolist()
             others = {other: tuple(columns[o]) for o, other in enumerate(trajectories) if other != name}
     return TracedTrajectory(
         scheduler=name,
@@ -203,16 +218,16 @@ def _trace_row(
         order=tuple(place[trajectory.order[row][taken]].tolist()),
         step=tuple(trajectory.step[row][taken].tolist()),
         logp=tuple(trajectory.logp[row][taken].clamp(min=LEAST_LOGP).tolist()),
-        total_logp=max(LEAST_LOGP, trajectory.total_logp[row].item()),
+        total_logp=None if taken_back else max(LEAST_LOGP, trajectory.total_logp[row].item()),
         denoiser_calls=trajectory.denoiser_calls,
         candidates=candidates,
         others=others,
+        taken_back=taken_back,
     )
 
 
-def _candidates(states: States, row: int, real: Tensor, has_truth: bool) -> Candidates:
-    """What could have been revealed in each state of the row: the observed alternatives, or else the best token alone."""
-    mine = states.row == row
+def _candidates(states: States, mine: Tensor, real: Tensor, has_truth: bool) -> Candidates:
+    """What could have been revealed in each state of a row: the observed alternatives, or else the best token alone."""
     eligible = states.eligible[mine][:, real]
     if "token" in states.observed:
         token, logp = (states.observed[key][mine][:, real][eligible] for key in ("token", "logp"))
