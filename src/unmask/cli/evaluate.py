@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -10,6 +11,7 @@ import tyro
 
 from unmask.cli.shell import (
     FIRST,
+    Inline,
     console,
     find_option,
     progress_bar,
@@ -19,12 +21,13 @@ from unmask.cli.shell import (
 )
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler, Task
+from unmask.denoisers.placement import Placement
 from unmask.evaluation.evaluate import EvaluationOptions, Report, evaluate, load_schedulers
 from unmask.report import cases
 from unmask.report.terminal import tables as terminal
 from unmask.report.traces import record as trace
 from unmask.runs.config import Count, config
-from unmask.runs.processes import current_group
+from unmask.runs.processes import ProcessGroup, current_group
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.kinds import EvaluationRequest, evaluation_set, find_kind
 
@@ -57,9 +60,12 @@ class Evaluate:
     steps: tuple[Count, ...] = ()  # Step budgets for parallel decoding; several give several rows.
     pace: tuple[str, ...] = ()
     """Rules for how many per step (threshold:p=0.9, factor, entropy_bound, kl_stable, dilated); several give several rows."""
+    revision: tuple[str, ...] = ()
+    """Rules that take revealed tokens back (t2t, t2m:p=0.9, remdm_conf, p2, doubt); several give several rows."""
     baseline: str | None = None
     """The scheduler that the others are compared with, puzzle by puzzle; confidence by default, if it is among them."""
     limit: int = 200  # How many problems.
+    placement: Annotated[Placement, Inline] = field(default_factory=Placement)  # Where the denoiser runs.
     batch: int = 64  # Canvases decoded together. It changes speed and memory, not results.
     seed: int = 0  # For generated puzzles and for random orders.
     nll: bool = True  # Also price the solution exactly along each order (costs a second decoding of what failed).
@@ -86,18 +92,19 @@ class Evaluate:
 
     def run(self) -> None:
         self._check_outputs()
-        found = evaluation_set(
-            self.task, self.denoiser, EvaluationRequest(self.data, self.limit, self.seed), self._task_options()
-        )
+        request = EvaluationRequest(self.data, self.limit, self.seed)
+        found = evaluation_set(self.task, self.denoiser, request, self._task_options(), **self.placement.options)
         model, problems = found.denoiser, found.task
         about = trace.About(self.task, self.denoiser, found.label_token, found.grid, draw=found.draw)
         names = find_kind(self.task).schedulers if self.schedulers is None else self.schedulers
         schedulers = load_schedulers(names, lambda name: load_scheduler(name, model, self.denoiser))
         options = EvaluationOptions(self.denoiser, self.baseline, batch=self.batch, seed=self.seed, likelihood=self.nll)
-        report = show_evaluation(problems, model, schedulers, self.decodings, options)
+        processes = current_group(cpu=self.placement.on_cpu)
+        report = show_evaluation(problems, model, schedulers, self.decodings, options, processes)
         if not FIRST:
             return  # of several processes one writes
         console.print(terminal.comparison(report))
+        console.print(f"decoded on {self.placement.describe()}")
         if self.by_difficulty:
             console.print(terminal.strata(report))
         if self.json is not None:
@@ -119,6 +126,7 @@ class Evaluate:
         decodings = {f"block {b}": Decoding(block=b) for b in self.blocks}
         decodings |= {f"{t} steps": Decoding(steps=t) for t in self.steps}
         decodings |= {name: Decoding(pace=name) for name in self.pace}
+        decodings |= {name: Decoding(revision=name) for name in self.revision}
         return decodings or {"sequential": Decoding()}
 
     def _check_outputs(self) -> None:
@@ -138,6 +146,7 @@ def show_evaluation(
     schedulers: dict[str, Scheduler],
     decodings: dict[str, Decoding],
     options: EvaluationOptions,
+    processes: ProcessGroup | None = None,
 ) -> Report:
     """Decode everything with a live line."""
     with progress_bar("{task.description}", "puzzles") as progress:
@@ -146,4 +155,4 @@ def show_evaluation(
         def advance(scheduler: str, count: int) -> None:
             progress.update(bar, advance=count, description=scheduler)
 
-        return evaluate(problems, model, schedulers, decodings, options, progress=advance, processes=current_group())
+        return evaluate(problems, model, schedulers, decodings, options, progress=advance, processes=processes)

@@ -140,7 +140,12 @@ class GeneratedKind(TaskKind):
     def first(self, count: int) -> GeneratedKind:
         """The same data with at most ``count`` problems: the first of the longer corpus."""
 
+    def save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer of these problems, if they are text, beside a denoiser that was trained on them."""
 
+
+DEFAULT_PRESET = "default"
+"""The training preset of tasks that have none of their own."""
 KINDS = EntryPoints("unmask.tasks")
 """Name → class."""
 
@@ -169,9 +174,7 @@ def find_kind(task: str) -> type[TaskKind]:
 
 def find_preset(task: str | None) -> str:
     """The training preset of a task, where none is named."""
-    if (preset := find_kind(task or "sudoku").preset) is None:
-        raise ValueError(f"the task {task} has no default preset: name one with --preset")
-    return preset
+    return find_kind(task or "sudoku").preset or DEFAULT_PRESET
 
 
 def require_kind(data: TaskKind, task: str) -> None:
@@ -181,11 +184,15 @@ def require_kind(data: TaskKind, task: str) -> None:
 
 
 def evaluation_set(
-    task: str, denoiser_name: str, request: EvaluationRequest, options: Mapping[str, Any] | None = None
+    task: str,
+    denoiser_name: str,
+    request: EvaluationRequest,
+    options: Mapping[str, Any] | None = None,
+    **loading: Any,
 ) -> EvaluationSet:
-    """Load the denoiser and the problems of a task that fit it; ``options`` are some of the kind's."""
+    """Load the denoiser by ``load_denoiser(…, **loading)`` and the problems that fit it; ``options`` are some of the kind's."""
     data = find_kind(task)(**(options or {}))
-    return data.evaluation(load_denoiser(denoiser_name), denoiser_name, request)
+    return data.evaluation(load_denoiser(denoiser_name, **loading), denoiser_name, request)
 
 
 def shuffle_rows(seed: int, step: int, batch: int, count: int) -> Int[Tensor, "B"]:

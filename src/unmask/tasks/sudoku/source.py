@@ -39,7 +39,6 @@ class SudokuData(GeneratedKind):
     seed: int = 0
     kind: Literal["sudoku"] = "sudoku"
 
-    preset = "sas-sudoku-9x9-imperfect"
     schedulers = (*GeneratedKind.schedulers, "expert")
     options: ClassVar[Mapping[str, str]] = {"clues": "For generated puzzles: rao, wide, or a range such as 25-35."}
 

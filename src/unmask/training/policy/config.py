@@ -26,8 +26,10 @@ from unmask.runs.names import did_you_mean
 
 FREE = ("terminal", "share", "speed")
 """Rewards of free-running rollouts: the tokens are the denoiser's own."""
+HEADS = ("doubt", "pace")
+"""Objectives of heads, which answer a question about each token instead of ordering them."""
 CHOICES = {
-    "objective": ("grpo", "bernoulli", "ranking", "imitation", "variational"),
+    "objective": ("grpo", "bernoulli", "ranking", "imitation", "variational", *HEADS),
     "advantage": ("trajectory", "reward_to_go", "all_action", "critic"),
     "reward": ("self_aware", "hybrid", *FREE),
     "reference": ("policy", "confidence"),
@@ -35,21 +37,24 @@ CHOICES = {
     "select": ("accuracy", "nll"),
     "mixed_precision": ("no", "bf16"),
 }
-COUNTS = ("steps", "prompts", "group", "mu", "states", "micro", "at_once", "validate", "validate_every", "save_every")
+COUNTS = ("steps", "prompts", "group", "states", "micro", "at_once", "validate", "validate_every", "save_every")
 
 
 @dataclass(frozen=True)
 class PolicyTraining:
     """How a policy is trained.
 
-    ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them in minibatches of ``states`` decisions, accumulated
-    from ``micro`` at a time (None: all at once; what fits the cache is fastest). ``decoding`` has the ``block`` and the ``steps``
-    of the rollouts: semi-autoregressive and parallel decoding.
+    ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them (a part of a pass takes a random part of the decisions)
+    in minibatches of ``states`` decisions, accumulated from ``micro`` at a time (None: all at once; what fits the cache is
+    fastest). ``ema`` is the decay of the averaged weights, which are validated and kept (0: no average). ``decoding`` has the
+    ``block`` and the ``steps`` of the rollouts: semi-autoregressive and parallel decoding.
 
     ``objective``: grpo (clipped, Eq. grpo_objective), bernoulli (a coin per position), ranking (by the margin of the truth),
-    imitation (of the teacher), variational (LO-ARM's posterior). ``advantage``: trajectory (the paper's), reward_to_go, all_action
-    or critic. ``future`` weighs the sampled future in all_action; ``decay`` discounts later steps in critic; ``normalise`` divides
-    by the group's standard deviation, at least ``std_floor``.
+    imitation (of the teacher), variational (LO-ARM's posterior), or a head's: doubt (is a revealed token wrong?) and pace (is the
+    likeliest token final?), both by cross-entropy on the teacher's free-running decodings.
+
+    ``advantage``: trajectory (the paper's), reward_to_go, all_action or critic. ``future`` weighs the sampled future in all_action;
+    ``decay`` discounts later steps in critic; ``normalise`` divides by the group's standard deviation, at least ``std_floor``.
 
     ``reward``: self_aware (dense), terminal (0/1), share (of correct tokens), speed (0/1, times the share of steps saved to the
     power ``alpha``), or hybrid (dense plus ``hybrid`` times 0/1). ``reward_floor`` bounds the reward of a position from below.
@@ -71,13 +76,14 @@ class PolicyTraining:
     steps: int = 200
     prompts: int = 64
     group: int = 1
-    mu: int = 1
+    mu: int | float = 1
     states: int = 256
     micro: int | None = None
     decoding: Decoding = Decoding()  # noqa: RUF009
     lr: float = 3e-3
     warmup: float = 0.05
     weight_decay: float = 1e-4
+    ema: float = 0.0
     clip: float = 1.0
     mixed_precision: str = "no"
     objective: str = "grpo"
@@ -117,6 +123,10 @@ class PolicyTraining:
                 raise ValueError(f"{name} must be a number, got NaN")
         if not 0 < self.lr < math.inf:
             raise ValueError(f"lr must be a positive number, got {self.lr}")
+        if not 0 < self.mu < math.inf:
+            raise ValueError(f"mu must be a positive number of passes, got {self.mu}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema must be in [0, 1), got {self.ema}")
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be in 0 .. 1, got {self.decay}")
         if not 0 <= self.seed < 2**31:
@@ -168,10 +178,10 @@ class PolicyTraining:
             "objective bernoulli draws how many it reveals: use advantage trajectory or reward_to_go and reward "
             f"{', '.join(FREE)}, without decoding.steps and correctness",
         )
-        uses_teacher = self.behaviour == "teacher" or self.objective == "imitation" or self.warm_start > 0
+        uses_teacher = self.behaviour == "teacher" or self.objective in ("imitation", *HEADS) or self.warm_start > 0
         yield (
             uses_teacher != bool(self.teacher),
-            "a teacher is for warm_start, imitation and behaviour='teacher' and required by them, "
+            "a teacher is for warm_start, imitation, heads and behaviour='teacher' and required by them, "
             f"got teacher {self.teacher!r}, warm_start {self.warm_start}, behaviour {self.behaviour!r}",
         )
         off_policy = self.objective in ("imitation", "ranking") or (self.prices_all and self.future == 0)
@@ -198,7 +208,13 @@ class PolicyTraining:
     @property
     def compares_rollouts(self) -> bool:
         """Does a decision's advantage depend on the other rollouts of its group?"""
-        return self.objective not in ("ranking", "imitation") and not self.prices_all and self.advantage != "critic"
+        judged = self.objective not in ("ranking", "imitation", *HEADS)
+        return judged and not self.prices_all and self.advantage != "critic"
+
+    @property
+    def purpose(self) -> str:
+        """What is learned: an order, or a head."""
+        return self.objective if self.objective in HEADS else "order"
 
     def objective_at(self, step: int) -> str:
         return "imitation" if step < self.warm_start else self.objective
