@@ -18,7 +18,7 @@ from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import format_json, read_json
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
-from unmask.schedulers.general import blocks_for
+from unmask.schedulers.general import General, blocks_for
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import BASES, OrderPolicy, PolicyConfig
 from unmask.tasks.kinds import Data, GeneratedKind
@@ -79,6 +79,7 @@ def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
         return OrderPolicy(complete)
     blocks = blocks_for(denoiser, config.width, config.n_layers, config.n_heads, config.states)
     policy = OrderPolicy(dataclasses.replace(complete, blocks=blocks.shape))
+    assert isinstance(policy.network, General)
     policy.network.blocks.load_state_dict(blocks.state_dict())
     return policy
 
