@@ -16,12 +16,13 @@ from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.placement import parse_dtype
 from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import format_json, read_json
+from unmask.runs.presets import load_preset
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.general import General, blocks_for
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import BASES, OrderPolicy, PolicyConfig
-from unmask.tasks.kinds import Data, GeneratedKind
+from unmask.tasks.kinds import DEFAULT_PRESET, Data, GeneratedKind, find_kind, find_preset, require_kind
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
@@ -55,6 +56,17 @@ class PolicyRun:
             raise ValueError(f"race must name bases of policies ({', '.join(BASES)}), got {unknown[0]!r}")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+
+
+def load_recipe(task: str | None = None, preset: str | None = None) -> PolicyRun:
+    """A preset, or the task's own; ``default`` is for every task."""
+    name = preset or find_preset(task)
+    config = load_preset(name, PolicyRun, "train")
+    if name == DEFAULT_PRESET:
+        return dataclasses.replace(config, data=find_kind(task or "sudoku")())
+    if task is not None:
+        require_kind(config.data, task)
+    return config
 
 
 def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
@@ -166,3 +178,27 @@ def _run_race(names: Sequence[str], job: PolicyJob, processes: ProcessGroup) -> 
         if processes.is_first:
             atomic_write(file, format_json(measured))
     return max(names, key=lambda name: measured[name])
+
+
+def train(
+    denoiser: str,
+    data: str | Path,
+    out: str | Path,
+    *,
+    task: str = "text",
+    dtype: str = "float32",
+    resume: bool = False,
+    on_step: Callable[[dict[str, Any]], None] = lambda record: None,
+) -> OrderPolicy:
+    """Learn an order for the frozen ``denoiser`` on a file of problems, by the task's own preset, and return the best policy.
+
+    The same as ``unmask train --task TASK --denoiser DENOISER --data DATA --out OUT``. ``out`` is the run's folder, by which
+    ``generate`` and ``load_scheduler`` find the policy; ``on_step`` gets each step's record.
+    """
+    config = load_recipe(task)
+    config = dataclasses.replace(config, denoiser=denoiser, data=config.data.with_file(str(data)), dtype=dtype)
+    for record in run_policy_training(config, out, resume):
+        on_step(record)
+    policy = load_scheduler(str(out))
+    assert isinstance(policy, OrderPolicy)
+    return policy
