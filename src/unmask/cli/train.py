@@ -53,10 +53,8 @@ class Train:
         config = read_from(change_training(self.config, self.seed, steps=self.steps), self.data)
         show_learning(config, self.out, self.resume)
         step = best_step(Run(self.out).metrics())
-        began = "as it began"
-        if config.race and (raced := Run(self.out).folder / "race.json").exists():
-            measured = read_json(raced)
-            began = f"the heuristic {max(config.race, key=lambda name: measured[name])}"
+        base = read_json(self.out / "policy" / "config.json")["base"]
+        began = "as it began" if base == config.policy.base else f"it orders as {base}"
         after = {None: "", 0: f": {began}, since no step made it better"}.get(step, f": as it was after step {step}")
         console.print(f"the policy is in {self.out / 'policy'}{after}")
 

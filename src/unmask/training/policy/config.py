@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from unmask.decoding.options import Decoding
 from unmask.runs.names import did_you_mean
+from unmask.schedulers.policy import BASES
 
 FREE = ("terminal", "share", "speed")
 """Rewards of free-running rollouts: the tokens are the denoiser's own."""
@@ -66,6 +67,9 @@ class PolicyTraining:
     Every ``validate_every`` steps the policy decodes ``validate`` held-out problems, and the best policy is kept: by accuracy, or
     with ``select="nll"`` by the likelihood of the answers along its greedy orders, for tasks where no answer is ever exactly right.
 
+    ``race`` names heuristics that are validated before the first step. If no step is better than the best of them, that one is
+    kept: the policy without its network.
+
     ``at_once`` canvases are decoded together (at least the orders of one prompt): it bounds memory and changes nothing else.
     """
 
@@ -103,6 +107,7 @@ class PolicyTraining:
     teacher: str = ""
     warm_start: int = 0
     select: str = "accuracy"
+    race: tuple[str, ...] = ()
     at_once: int | None = None
     validate: int = 200
     validate_every: int = 20
@@ -131,6 +136,11 @@ class PolicyTraining:
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}")
+        if unknown := [name for name in self.race if name not in BASES]:
+            known = ", ".join(BASES)
+            raise ValueError(
+                f"race must name heuristics among {known}, got {unknown[0]!r}{did_you_mean(unknown[0], BASES)}"
+            )
         self._check_combinations()
 
     def _check_combinations(self) -> None:

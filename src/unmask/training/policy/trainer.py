@@ -26,6 +26,7 @@ from unmask.runs.atomic import write_folder
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.runs.tensorboard import scalar_writer
+from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy
 from unmask.tasks.kinds import Judge
 from unmask.training.policy.config import PolicyTraining
@@ -80,6 +81,9 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     if not start:
         first = {f"start_{name}": value for name, value in validate(job, policy, processes).items()}
         learner.best_score = score(first, "start_")
+        raced = {name: score(validate(job, load_scheduler(name), processes)) for name in config.race}
+        learner.keep_heuristic(raced)
+        first |= {f"race_{name}": value for name, value in raced.items()}
     log = _open_log(run, start, processes)
     for step in range(start, config.steps):
         began, done = time.perf_counter(), step + 1
@@ -107,10 +111,10 @@ def _finish(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> None:
     if job.validation is None:
         job.policy.load_state_dict(learner.average, strict=False)
     else:
-        job.policy.load_state_dict(learner.best, strict=False)
+        learner.use_best()
     if job.run is not None and processes.is_first:
         with write_folder(job.run.folder / "policy") as aside:
-            job.policy.save_pretrained(aside)
+            job.policy.save_pretrained(aside, config=job.policy.config)
     processes.wait()
 
 
