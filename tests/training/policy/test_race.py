@@ -52,5 +52,5 @@ def test_the_best_heuristic_is_kept_where_no_step_is_better(
 
 
 def test_unknown_heuristics_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"race must name heuristics among confidence, .*got 'marginn'; did you mean"):
+    with pytest.raises(ValueError, match=r"race must be one of confidence, .*got 'marginn'; did you mean 'margin'"):
         PolicyTraining(race=("marginn",))

@@ -122,25 +122,19 @@ class PolicyTraining:
         for name, value in vars(self).items():
             if isinstance(value, float) and math.isnan(value):
                 raise ValueError(f"{name} must be a number, got NaN")
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr must be a positive number, got {self.lr}")
-        if not 0 < self.mu < math.inf:
-            raise ValueError(f"mu must be a positive number of passes, got {self.mu}")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema must be in [0, 1), got {self.ema}")
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"decay must be in 0 .. 1, got {self.decay}")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
-        for name, known in CHOICES.items():
-            value = getattr(self, name)
+        for name, right, expected in (
+            ("lr", 0 < self.lr < math.inf, "a positive number"),
+            ("mu", 0 < self.mu < math.inf, "a positive number of passes"),
+            ("ema", 0 <= self.ema < 1, "in [0, 1)"),
+            ("decay", 0 <= self.decay <= 1, "in 0 .. 1"),
+            ("seed", 0 <= self.seed < 2**31, "in 0 .. 2**31 - 1"),
+        ):
+            if not right:
+                raise ValueError(f"{name} must be {expected}, got {getattr(self, name)}")
+        chosen = [(name, getattr(self, name), known) for name, known in CHOICES.items()]
+        for name, value, known in (*chosen, *(("race", name, tuple(BASES)) for name in self.race)):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}")
-        if unknown := [name for name in self.race if name not in BASES]:
-            known = ", ".join(BASES)
-            raise ValueError(
-                f"race must name heuristics among {known}, got {unknown[0]!r}{did_you_mean(unknown[0], BASES)}"
-            )
         self._check_combinations()
 
     def _check_combinations(self) -> None:

@@ -79,11 +79,7 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     learner = Learner(policy, config, processes.accelerator.device)
     start, first = learner.restore(run, processes), {}
     if not start:
-        first = {f"start_{name}": value for name, value in validate(job, policy, processes).items()}
-        learner.best_score = score(first, "start_")
-        raced = {name: score(validate(job, load_scheduler(name), processes)) for name in config.race}
-        learner.keep_heuristic(raced)
-        first |= {f"race_{name}": value for name, value in raced.items()}
+        first = _validate_start(job, learner, processes)
     log = _open_log(run, start, processes)
     for step in range(start, config.steps):
         began, done = time.perf_counter(), step + 1
@@ -104,6 +100,15 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
         if leaving:
             return
     _finish(job, learner, processes)
+
+
+def _validate_start(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> dict[str, float]:
+    """The policy before its first step, and the heuristics of the race."""
+    first = {f"start_{name}": value for name, value in validate(job, job.policy, processes).items()}
+    learner.best_score = score(first, "start_")
+    raced = {name: score(validate(job, load_scheduler(name), processes)) for name in job.config.race}
+    learner.keep_heuristic(raced)
+    return first | {f"race_{name}": value for name, value in raced.items()}
 
 
 def _finish(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> None:
