@@ -25,12 +25,12 @@ from unmask.schedulers.loading import load_head
 from unmask.schedulers.policy import OrderPolicy
 
 
-def doubt(p: float = 0.5, after: float = 1.0, head: str = "") -> Revision:
-    """Hide the tokens that are wrong with probability > p, once a share ``after`` of the block is revealed.
+def doubt(p: float = 0.5, also: float = 0.1, after: float = 1.0, head: str = "") -> Revision:
+    """Hide the tokens that are wrong with probability > p, and in their rows those with probability > also·p.
 
-    ``head`` is a folder; by default the shipped one of the denoiser.
+    Rows are looked at once a share ``after`` of the block is revealed. ``head`` is a folder; by default the shipped one.
     """
-    return Bindable("doubt", head, lambda policy: Doubt(policy, p, after))
+    return Bindable("doubt", head, lambda policy: Doubt(policy, p, also, after))
 
 
 def learned(p: float = 0.9, head: str = "") -> Pace:
@@ -61,10 +61,11 @@ class Bindable:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A revision: hides what ``policy`` holds to be wrong with a probability above ``p``, where a share ``after`` is revealed."""
+    """A revision by what ``policy`` holds to be wrong; see :func:`doubt`."""
 
     policy: OrderPolicy
     p: float = 0.5
+    also: float = 0.1
     after: float = 1.0
 
     @property
@@ -72,12 +73,16 @@ class Doubt:
         return self.policy.prices_all
 
     def __call__(self, view: View, standing: Standing) -> Float[Tensor, "N"]:
-        stand = torch.bincount(standing.at[0], minlength=len(view.rows))
-        ripe = (stand >= self.after * (stand + view.eligible.sum(1)))[standing.at[0]]
-        if not bool(ripe.any()):
+        row = standing.at[0]
+        stand = torch.bincount(row, minlength=len(view.rows))
+        ripe = stand >= self.after * (stand + view.eligible.sum(1))
+        if not bool((ripe & (stand > 0)).any()):
             return torch.full_like(standing.reveal_logp, -torch.inf)
-        logit = self.policy.score(observe_standing(self.policy, view, standing))[standing.at].float()
-        return logit.masked_fill(~ripe | (logit.sigmoid() <= self.p), -torch.inf)
+        wrong = self.policy.score(observe_standing(self.policy, view, standing))[standing.at].float().sigmoid()
+        # One token that is surely wrong has misled others, which are less so.
+        most = torch.zeros_like(stand, dtype=wrong.dtype).index_reduce(0, row, wrong, "amax")
+        named = (ripe & (most > self.p))[row] & (wrong > self.also * self.p)
+        return wrong.masked_fill(~named, -torch.inf)
 
 
 @dataclass(frozen=True)
