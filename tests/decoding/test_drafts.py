@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from support.denoisers import CountingTable, text_denoiser
-from support.reference import puzzles
+from support.reference import PLAIN_PACES, puzzles
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.paces import PACES
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Trajectory, View
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.heuristics import confidence
@@ -58,7 +57,7 @@ def test_every_scheduler(name: str) -> None:
     assert_lossless(denoiser, scheduler, BOARD.rows(slice(1)), Decoding(), draft=3)
 
 
-@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("pace", PLAIN_PACES)
 def test_every_pace(pace: str) -> None:
     denoiser = load_denoiser("sudoku-4x4-imperfect")
     assert_lossless(denoiser, confidence, BOARD, Decoding(steps=6, pace=pace))

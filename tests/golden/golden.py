@@ -233,7 +233,12 @@ def revised_boards(folder: Path) -> Entries:
     name = "sudoku-4x4-imperfect"
     model = load_denoiser(name)
     canvas = SudokuTask.generate(12, 4, "5-7", "test", 0).canvas(range(12))
-    ways = {"any order": Decoding(), "block": Decoding(block=6), "budget": Decoding(steps=5), "drafts": Decoding(draft=4)}
+    ways = {
+        "any order": Decoding(),
+        "block": Decoding(block=6),
+        "budget": Decoding(steps=5),
+        "drafts": Decoding(draft=4),
+    }
     made: Entries = {}
     for scheduler in ("confidence", "sas"):
         loaded = load_scheduler(scheduler, model, name)

@@ -57,13 +57,16 @@ def test_rows_do_not_depend_on_their_batch(kind: str) -> None:
 
 def test_a_doubt_takes_others_of_its_row_along() -> None:
     denoiser, policy = load_denoiser(NAME), head("doubt")
-    counts = {}
+    hidden, taken = (CANVAS.tokens == 0).sum(1), {}
     for also in (1.0, 0.0):
-        found = unmask(denoiser, confidence, CANVAS, Decoding(revision=Doubt(policy, 0.5, also)), record=False)
-        assert found.revisions is not None
-        first = found.revisions.step == (CANVAS.tokens == 0).sum(1)[found.revisions.row]
-        counts[also] = int(first.sum())
-    assert 0 < counts[1.0] < counts[0.0] == int((CANVAS.tokens == 0).sum())
+        found = unmask(
+            denoiser, confidence, CANVAS, Decoding(revision=Doubt(policy, 0.5, also)), record=False
+        ).revisions
+        assert found is not None
+        first = found.step == hidden[found.row]
+        taken[also] = torch.bincount(found.row[first], minlength=len(hidden))
+    assert 0 < int((taken[1.0] > 0).sum()) < len(hidden)
+    assert torch.equal(taken[0.0], torch.where(taken[1.0] > 0, hidden, 0))
 
 
 def test_heads_are_loaded_by_folder_and_for_their_purpose(tmp_path: Path) -> None:

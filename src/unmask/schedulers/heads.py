@@ -80,7 +80,7 @@ class Doubt:
             return torch.full_like(standing.reveal_logp, -torch.inf)
         wrong = self.policy.score(observe_standing(self.policy, view, standing))[standing.at].float().sigmoid()
         # One token that is surely wrong has misled others, which are less so.
-        most = torch.zeros_like(stand, dtype=wrong.dtype).index_reduce(0, row, wrong, "amax")
+        most = torch.zeros_like(stand, dtype=wrong.dtype).scatter_reduce(0, row, wrong, "amax")
         named = (ripe & (most > self.p))[row] & (wrong > self.also * self.p)
         return wrong.masked_fill(~named, -torch.inf)
 
