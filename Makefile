@@ -4,7 +4,7 @@ BIN := .venv/bin
 THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test golden mutants study slow soak lint clean
+.PHONY: help env demo test golden mutants study slow soak lint docs dist clean
 QUICK ?=
 SOAK ?= 600
 MUTANTS ?=
@@ -76,6 +76,19 @@ lint: env ## ruff, import-linter, pyright, and oxlint for the JavaScript
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 	$(BIN)/oxlint --deny-warnings
+
+docs: env ## the documentation site, strictly, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+dist: env ## sdist and wheel in dist/, the wheel tried in an empty environment without the source tree
+	rm -rf dist build/empty build/tried && mkdir -p build/tried
+	$(BIN)/pip install --quiet -c constraints.txt build
+	$(BIN)/python -m build
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet -c constraints.txt dist/*.whl
+	cd build/tried && ../empty/bin/python -I -c "import unmask; print(*[getattr(unmask, name).__name__ for name in unmask.__all__])"
+	cd build/tried && ../empty/bin/unmask decode 1000002003000004 --denoiser sudoku-4x4
+	cd build/tried && ../empty/bin/unmask demo --quick --puzzles 40
 
 clean: ## remove the environment and everything built
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -3,10 +3,11 @@
 import functools
 import inspect
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numba
 import pytest
 import torch
@@ -36,6 +37,15 @@ install_import_hook(["unmask", "unmask_studies"], "beartype.beartype")
 
 # Whatever starts the tests in the background may have them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def unchecked() -> Iterator[None]:
+    """Without the checks of shapes, which take as long as the rest: for whole commands, whose parts are tested with them."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib
 import re
 import shlex
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from unmask.cli import main as cli
-from unmask.cli.shell import list_options, resolve
+from unmask.cli.shell import find_option, list_options, resolve
 from unmask.decoding.options import Decoding
 from unmask.evaluation.lm_eval.settings import LmEval
 from unmask.runs.presets import Preset, list_presets, load_preset
@@ -29,6 +30,12 @@ KINDS = {"pretrain": Pretrain, "train": PolicyRun, "finetune": SecondStage, "lm_
 shared = ROOT.parent / "shared"
 
 
+@functools.cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
 def modules() -> dict[str, Path]:
     """``decode`` → its file; a package's own name → its ``__init__.py``."""
     found = {}
@@ -43,7 +50,7 @@ def functions(package: str) -> list[tuple[str, ast.FunctionDef | ast.AsyncFuncti
     return [
         (f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", node)
         for path in sorted((ROOT / "src" / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -95,7 +102,7 @@ def test_a_decoding_option_is_declared_once() -> None:
     options = {field.name for field in dataclasses.fields(Decoding)} - {"steps", "share"}
     repeated = []
     for path in sorted((ROOT / "src").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path)):
             if isinstance(node, ast.ClassDef) and node.name != "Decoding":
                 declared = [line for line in node.body if isinstance(line, ast.AnnAssign) and line.value is not None]
                 found = {ast.unparse(line.target) for line in declared} & options - OWN_MEANING.get(node.name, set())
@@ -133,7 +140,7 @@ def test_the_language_is_plain(folder: str) -> None:
 
 def test_only_the_command_prints() -> None:
     for name, path in modules().items():
-        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        calls = [node.func for node in ast.walk(parse(path)) if isinstance(node, ast.Call)]
         prints = any(isinstance(call, ast.Name) and call.id == "print" for call in calls)
         assert not prints, f"{name} prints"
 
@@ -151,7 +158,7 @@ def source_labels() -> dict[str, set[str]]:
     """Label → the files whose docstrings name it."""
     named: dict[str, set[str]] = {}
     for path in modules().values():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse(path)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 for label in LABEL.findall(ast.get_docstring(node) or ""):
                     named.setdefault(label, set()).add(str(path.relative_to(SOURCE)))
@@ -188,7 +195,7 @@ def test_every_function_and_test_of_the_paper_map_exists() -> None:
             assert hasattr(thing, part), f"docs/paper.md names {dotted}, which does not exist"
             thing = getattr(thing, part)
     for file, test in tests:
-        defined = {node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)}
+        defined = {node.name for node in parse(ROOT / file).body if isinstance(node, ast.FunctionDef)}
         assert test in defined, f"docs/paper.md names {file}::{test}, which does not exist"
 
 
@@ -207,16 +214,25 @@ def commands_in(text: str) -> list[list[str]]:
 DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 
 
+@functools.cache
+def known_options(name: str, choice: tuple[str, ...]) -> set[str]:
+    """The options of a command; ``choice`` are the words that choose its preset."""
+    try:
+        kind = resolve(cli.COMMANDS[name], choice)
+    except ValueError:  # a preset or a study that the reader has yet to write
+        kind = resolve(cli.COMMANDS[name], [])
+    return {"--help", *list_options(kind)}
+
+
 def unknown_options(words: list[str]) -> list[str]:
     """The options of a documented command that the command does not have."""
     name, *rest = words
     if name in ("-h", "--help") or name == "COMMAND":
         return []
-    try:
-        kind = resolve(cli.COMMANDS[name], rest)
-    except ValueError:  # a preset or a study that the reader has yet to write
-        kind = resolve(cli.COMMANDS[name], [])
-    known = {"--help", *list_options(kind)}
+    choice = [word for word in rest[:1] if not word.startswith("-")] + [word for word in rest if word == "--quick"]
+    for option in ("--preset", "--task"):
+        choice += [option, value] if (value := find_option(rest, option)) else []
+    known = known_options(name, tuple(choice))
     return [word for word in rest if word.startswith("--") and word.partition("=")[0] not in known]
 
 

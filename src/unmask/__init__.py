@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     from unmask.denoisers.loading import load_denoiser
     from unmask.evaluation.evaluate import EvaluationOptions, Report, evaluate
     from unmask.generation.generate import Generation, generate, infill
+    from unmask.generation.text_canvas import load_tokenizer
     from unmask.schedulers.loading import load_scheduler
+    from unmask.training.policy.run import train
 
 __version__ = "0.1.0"
 __all__ = [
     "Canvas", "Decoding", "Denoiser", "EvaluationOptions", "Generation", "Pace", "Report", "Scheduler", "States", "Task",
     "Trajectory", "Verdict", "View", "evaluate", "generate", "infill", "load_denoiser", "load_pace",
-    "load_scheduler", "scheduler", "trajectory_logp", "unmask",
+    "load_scheduler", "load_tokenizer", "scheduler", "train", "trajectory_logp", "unmask",
 ]  # fmt: skip
 
 _MODULES = {
@@ -48,7 +50,9 @@ _MODULES = {
     "unmask.denoisers.loading": ("load_denoiser",),
     "unmask.evaluation.evaluate": ("EvaluationOptions", "Report", "evaluate"),
     "unmask.generation.generate": ("Generation", "generate", "infill"),
+    "unmask.generation.text_canvas": ("load_tokenizer",),
     "unmask.schedulers.loading": ("load_scheduler",),
+    "unmask.training.policy.run": ("train",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

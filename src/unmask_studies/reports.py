@@ -7,14 +7,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import numpy as np
-from jaxtyping import Bool
-
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler, Task
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import EvaluationOptions, Report, Row, Versus, evaluate
-from unmask.evaluation.statistics import Interval, compare, paired_bootstrap
+from unmask.evaluation.statistics import Interval, paired_bootstrap
 from unmask.report.gather import report_from_json
 from unmask.report.tables import is_oracle
 from unmask.runs.jsonable import to_jsonable
@@ -23,16 +20,6 @@ from unmask.tasks.sudoku.task import SudokuTask
 BATCH = 64
 get_denoiser = cache(load_denoiser)
 """A denoiser by its name or folder, loaded once."""
-
-
-def to_json(value: Any) -> Any:
-    """JSON data in which numbers that are not finite are null, as in an evaluation's file."""
-    value = to_jsonable(value, finite=True)
-    if isinstance(value, dict):
-        return {key: to_json(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [to_json(item) for item in value]
-    return None if value in ("NaN", "Infinity", "-Infinity") else value
 
 
 def evaluate_scheduler(
@@ -53,7 +40,7 @@ def evaluate_scheduler(
         {"sequential": decoding},
         EvaluationOptions(denoiser, batch=BATCH, seed=seed, likelihood=False),
     )
-    return to_json(report)
+    return to_jsonable(report, finite="null")
 
 
 def require_fit(model: Any, denoiser: str, problems: SudokuTask) -> None:
@@ -71,22 +58,17 @@ def join_reports(results: Sequence[Any], baseline: str) -> Report:
             raise ValueError(f"expected the same problems, got {first.source} and {report.source}")
     rows = [report.rows[0] for report in reports]
     base = next((row for row in rows if row.scheduler == baseline), None)
-    return replace(first, rows=[row if base in (None, row) else replace(row, versus=versus(row, base)) for row in rows])
+    return replace(first, rows=[row if base in (None, row) else compare_rows(row, base) for row in rows])
 
 
-def marks(row: Row) -> Bool[np.ndarray, "N"]:
-    """Which problems the row solved."""
-    return np.array([mark == "1" for mark in row.solved])
+def compare_rows(row: Row, base: Row) -> Row:
+    """The row, compared with a baseline on the same problems."""
+    return replace(row, versus=Versus.of(base.scheduler, row.marks, base.marks))
 
 
 def difference(row: Row, other: Row) -> Interval:
     """Of the shares solved, paired."""
-    return paired_bootstrap(marks(row), marks(other))
-
-
-def versus(row: Row, base: Row) -> Versus:
-    test, limits = compare(marks(row), marks(base)), difference(row, base)
-    return Versus(base.scheduler, test.won, test.lost, limits.mean, limits.low, limits.high, test.p)
+    return paired_bootstrap(row.marks, other.marks)
 
 
 def find_leader(report: Report) -> str | None:

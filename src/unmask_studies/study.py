@@ -28,7 +28,6 @@ from unmask.report.study_sections import FORMAT
 from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import to_jsonable
 from unmask.runs.run import Run
-from unmask_studies.reports import to_json
 from unmask_studies.tables import Table, to_markdown
 
 Key = tuple[str | int | None, ...]
@@ -122,7 +121,7 @@ def conclude(study: GridStudy, folder: str | Path, name: str, command: str) -> F
         "seconds": {_file(folder, key).stem: value["seconds"] for key, value in stored.items()},
         "tables": to_jsonable(findings.tables),
         "figures": sorted(f"{figure}.svg" for figure in findings.figures),
-        "evaluations": to_jsonable(to_json(findings.evaluations)),
+        "evaluations": to_jsonable(findings.evaluations, finite="null"),
     }
     for figure, drawn in findings.figures.items():
         _save_figure(drawn, folder / figure)

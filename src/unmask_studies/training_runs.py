@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from unmask.runs.presets import load_preset
+from unmask.runs.presets import change_training, load_preset
 from unmask.runs.run import Run
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
 from unmask.training.policy.run import PolicyRun, run_policy_training
@@ -56,22 +56,14 @@ def load_recipe(
 ) -> PolicyRun:
     """A preset of ``unmask train`` with another seed, length, denoiser or validation, as its options would set them."""
     config = load_preset(preset, PolicyRun, "train")
-    if seed is not None:
-        config = replace(
-            config, data=replace(cast(Any, config.data), seed=seed), training=replace(config.training, seed=seed)
-        )
-    if steps is not None:
-        every = min(steps, config.training.validate_every)
-        config = replace(config, training=replace(config.training, steps=steps, validate_every=every))
-    if validate is not None:
-        config = replace(config, training=replace(config.training, validate=validate))
+    every = None if steps is None else min(steps, config.training.validate_every)
+    config = change_training(config, seed, steps=steps, validate=validate, validate_every=every)
     return config if denoiser is None else replace(config, denoiser=denoiser)
 
 
 def load_pretraining(preset: str, samples: int | None = None) -> Pretrain:
     """A preset of ``unmask pretrain`` for another number of samples."""
-    config = load_preset(preset, Pretrain, "pretrain")
-    return config if samples is None else replace(config, training=replace(config.training, samples=samples))
+    return change_training(load_preset(preset, Pretrain, "pretrain"), samples=samples)
 
 
 def read_history(run: Path) -> dict[str, Any]:

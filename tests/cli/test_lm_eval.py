@@ -22,6 +22,8 @@ from unmask.evaluation.lm_eval.tasks import load_task
 from unmask.report.traces.reading import read
 from unmask.runs.presets import list_presets, load_preset
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 PROBLEMS = 6
 
 
@@ -131,7 +133,7 @@ def test_chat_and_turns_reach_the_prompt(folder: Path, data: Path) -> None:
     [
         (["--preset", "gsm8k-256-all"], "unknown lm_eval preset 'gsm8k-256-all'; did you mean"),
         (["--data", "/nowhere"], "no file /nowhere/gsm8k/train.jsonl: for gsm8k the data folder must hold"),
-        (["--limit", "0"], "limit must be at least 1, got 0"),
+        (["--limit", "0"], "limit: expected a number greater than or equal to 1"),
         (["--lenght", "3"], "has no option --lenght; did you mean '--length'?"),
         (["--scheduler", "confidnce"], "did you mean 'confidence'?"),
         (["--shots", "-1"], "shots must be at least 0, got -1"),

@@ -16,6 +16,8 @@ from support.commands import Call
 from support.presets import TINY, TINY_STAGE
 from unmask.runs.run import Run
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 
 def test_a_trained_order_is_a_scheduler(command: Call, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)

@@ -25,7 +25,7 @@ from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.heuristics import confidence
 from unmask.tasks.sudoku.task import SudokuTask
 
-ROUNDS = 5
+ROUNDS = 3
 ALONE = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -54,7 +54,7 @@ def measured() -> tuple[float, float]:
     """Bare forwards over decoding (1: the loop is free), and the whole head over eligible positions only (1: nothing is saved)."""
     torch.set_num_threads(1)
     denoiser = load_denoiser("sudoku-9x9-imperfect")
-    tokens = SudokuTask.generate(16, clues="40-44").canvas(range(16)).tokens
+    tokens = SudokuTask.generate(6, clues="52-54").canvas(range(6)).tokens
     states: list[Tensor] = []
     unmask(denoiser, confidence, tokens, on_step=lambda step: states.append(step.view.tokens), record=False)
     overhead = ratio(
@@ -67,12 +67,12 @@ def measured() -> tuple[float, float]:
     )
     language = Transformer(config).initialise(torch.Generator().manual_seed(0)).requires_grad_(False).eval()
     canvas = torch.randint(31_999, (1, 64), generator=torch.Generator().manual_seed(1))
-    canvas[:, 32:] = language.mask_id
+    canvas[:, 48:] = language.mask_id
 
     def whole_head() -> Tensor:
         """Confidence in blocks of 8 as decoders of these models do it: the head and its prices over the whole canvas."""
         tokens = canvas.clone()
-        for start in range(32, 64, 8):
+        for start in range(48, 64, 8):
             for _ in range(8):
                 prices = price(language.logits(language.hidden(tokens)[0]), language.forbidden_ids)
                 among = prices.confidence.masked_fill(tokens[0] != language.mask_id, -torch.inf)
@@ -84,8 +84,7 @@ def measured() -> tuple[float, float]:
         return unmask(language, confidence, canvas, Decoding(block=8), record=False).tokens
 
     assert torch.equal(whole_head(), ours())
-    saved = ratio(whole_head, ours, rounds=3)
-    return overhead, saved
+    return overhead, ratio(whole_head, ours)
 
 
 @pytest.fixture(scope="module")

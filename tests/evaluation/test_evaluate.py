@@ -253,8 +253,8 @@ def test_the_default_baseline_is_confidence() -> None:
     [
         ({"limit": 0}, "nothing to evaluate"),
         ({"limit": -3}, "nothing to evaluate"),
-        ({"batch": 0}, "batch must be at least 1"),
-        ({"batch": -1}, "batch must be at least 1"),
+        ({"batch": 0}, "batch: expected a number greater than or equal to 1"),
+        ({"batch": -1}, "batch: expected a number greater"),
         ({"seed": -1}, "seed must be in"),
         ({"seed": 2**31}, "seed must be in"),
     ],

@@ -297,7 +297,7 @@ def test_files_and_standard_input(generate_command: Callable[..., Any], models: 
     [
         (["--prompt", "w3", "--file", "x"], "a prompt or a file, not both"),
         (["--file", "nowhere.jsonl"], "No such file or directory: nowhere.jsonl"),
-        (["--file", "bad.jsonl"], "bad.jsonl, line 2 is not JSON"),
+        (["--file", "bad.jsonl"], "bad.jsonl, line 2: not JSON"),
         (["--file", "odd.jsonl"], 'odd.jsonl, line 1: expected {"prompt": "…"}'),
         (["--file", "empty.jsonl"], "empty.jsonl has no prompts"),
         (["--prompt", "w3", "--denoiser", "nowhere"], "no tokenizer 'nowhere'"),

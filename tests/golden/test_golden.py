@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import pytest
 
 from golden.golden import GROUPS, RECORD, computed, probe
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 STORED: dict[str, Any] = json.loads(RECORD.read_text())
 
 
@@ -22,15 +21,6 @@ def same_arithmetic() -> None:
             f"floating point differs from the machine of the record ({STORED['recorded with']}): record anew on the commit that "
             "is trusted, with make golden, and compare with that"
         )
-
-
-@pytest.fixture(autouse=True)
-def unchecked() -> Iterator[None]:
-    """Without the checks of shapes, which the other tests make: they change no number and take as long as the rest."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def test_every_group_is_recorded() -> None:

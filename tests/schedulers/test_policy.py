@@ -15,7 +15,8 @@ from unmask.decoding.protocols import Canvas, Scheduler, View, scheduler
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.heuristics import confidence, uncertainty
 from unmask.schedulers.policy import KINDS, OrderPolicy, PolicyConfig
-from unmask.tasks.sudoku import apply, generate, random_symmetries
+from unmask.tasks.sudoku.generate import generate
+from unmask.tasks.sudoku.symmetry import apply, random_symmetries
 
 DENOISER = load_denoiser("sudoku-9x9-imperfect")
 

@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 
+from support.commands import Call
 from support.studies import run
 from unmask_studies.catalogue import list_studies, load_study
 from unmask_studies.study import Findings, GridStudy, Key, Results, conclude, run_study
 from unmask_studies.tables import Cell, Table
+
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,10 @@ def test_rows_of_a_table_have_the_same_columns() -> None:
         Table.of("t", [{"a": "1"}, {"b": "2"}])
 
 
-def test_a_killed_study_resumes_to_the_same_results(tmp_path: Path) -> None:
+def test_a_killed_study_resumes_to_the_same_results(command: Call, tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(
         'denoisers = ["sudoku-4x4-imperfect"]\nschedulers = ["random", "confidence", "margin", "sas"]\n'
-        '[sets]\ngenerated = 40\nclues = "4-8"\nsize = 4\n'
+        '[sets]\ngenerated = 12\nclues = "4-8"\nsize = 4\n'
     )
     words = [sys.executable, "-m", "unmask", "study", "sudoku", "--preset", "small.toml", "--out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
@@ -121,15 +124,15 @@ def test_a_killed_study_resumes_to_the_same_results(tmp_path: Path) -> None:
         time.sleep(0.01)
     killed.wait(60)
     for name in ("broken", "whole"):
-        done = subprocess.run([*words, name, "--resume"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        code, out, err = command(*words[3:], name, "--resume")
+        assert code == 0, err
     solved = []
     for name in ("broken", "whole"):
         study = json.loads((tmp_path / name / "study.json").read_text())
         solved.append([(row["scheduler"], row["solved"]) for row in study["evaluations"][0]["rows"]])
         assert study["figures"] == ["schedulers.svg"] and (tmp_path / name / "schedulers.pdf").stat().st_size > 1000
     assert solved[0] == solved[1]
-    assert "4 of 4" in done.stdout and "against confidence" in done.stdout
+    assert "4 of 4" in out and "against confidence" in out
 
 
 # The catalogue and the command.

@@ -17,9 +17,8 @@ from unmask.report import page
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
-from unmask.tasks.sudoku import expert_order
 from unmask.tasks.sudoku.task import SudokuTask
-from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes
+from unmask.tasks.sudoku.techniques import FALLBACK, cell_classes, expert_order
 from unmask.training.policy.run import PolicyRun, run_policy_training
 from unmask_studies.catalogue import load_study
 from unmask_studies.reports import find_leader, join_reports

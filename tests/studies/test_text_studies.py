@@ -36,15 +36,19 @@ from unmask_studies.text.passages import OTHER, Passages
 from unmask_studies.text.study import Models, Texts, block_sizes
 from unmask_studies.training_runs import is_finished, read_curve, read_history
 
-SMALL = Texts(generated=3, steps=1, prompts=2, validate=2)
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+SMALL = Texts(generated=2, steps=1, prompts=1, validate=1)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a denoiser for each task."""
+    """A folder with a denoiser for each task, and with a policy that several studies use."""
     folder = tmp_path_factory.mktemp("runs")
     for seed, (name, kind) in enumerate(text_problem_kinds().items()):
         save_denoiser(tiny(kind, seed), folder / name / "denoiser")
+    Models(SMALL, folder, folder / "made").train_policy("sas-arithmetic")
+    (folder / "made" / "runs" / "sas-arithmetic").rename(folder / "sas-arithmetic")
     return folder
 
 
@@ -75,9 +79,9 @@ def test_a_missing_denoiser_is_trained(tmp_path: Path) -> None:
 def test_a_shorter_training_shows_the_same_canvases() -> None:
     usual, short = (Models(texts, None, Path()).recipe("sas-code") for texts in (Texts(), SMALL))
     assert isinstance(short.data, Code) and isinstance(usual.data, Code)
-    assert short.data.count == 2 < usual.data.count
-    assert replace(usual.data, count=2) == short.data
-    assert torch.equal(short.data(0, 2).truth, replace(usual.data, count=40)(0, 2).truth)
+    assert short.data.count == 1 < usual.data.count
+    assert replace(usual.data, count=1) == short.data
+    assert torch.equal(short.data(0, 1).truth, replace(usual.data, count=40)(0, 1).truth)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +116,14 @@ def test_lengths_are_what_evaluate_measures(runs: Path, tmp_path: Path) -> None:
     assert [row[0] for row in found.tables[1].rows] == columns
     assert [row[4] for row in found.tables[1].rows] == [""] * 6  # the paper has three numbers of blocks
     denoiser = load_denoiser(str(runs / "code"))
-    task = TextProblemTask.generate(text_problem_kinds()["code"](count=3, split="test", length=48))
+    task = TextProblemTask.generate(text_problem_kinds()["code"](count=2, split="test", length=48))
     learned = {"learned": load_scheduler(str(tmp_path / "runs" / "sas-code"), denoiser)}
     expected = evaluate(
         task, denoiser, learned, {"48–12": Decoding(block=12)}, EvaluationOptions(likelihood=False)
     ).rows[0]
     mine = found.evaluations[3].row("learned")
     assert (mine.decoding, mine.solved, mine.denoiser_calls) == ("48–12", expected.solved, expected.denoiser_calls)
-    assert mine.cell == expected.cell and mine.n == 3
+    assert mine.cell == expected.cell and mine.n == 2
     again = [done.seconds for done in run_study(study, tmp_path, resume=True)]
     assert again == [None] * len(again)
 

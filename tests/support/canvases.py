@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from unmask.decoding.protocols import Canvas
-from unmask.tasks.sudoku import generate
+from unmask.tasks.sudoku.generate import generate
 from unmask.tasks.sudoku.task import SudokuTask
 
 

@@ -7,20 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.evaluate import Report, Row, Stratum, Versus
-from unmask.evaluation.statistics import paired_bootstrap, wilson
+from unmask.evaluation.evaluate import Report, Row, Stratum, Versus, read_marks
+from unmask.evaluation.statistics import wilson
 
 NAN = float("nan")
 
 
 def row(scheduler: str, solved: str, baseline: tuple[str, str] | None = None, **changes: Any) -> Row:
-    right = np.array([mark == "1" for mark in solved])
+    right = read_marks(solved)
     versus = None
     if baseline is not None:
-        theirs = np.array([mark == "1" for mark in baseline[1]])
-        limits = paired_bootstrap(right, theirs)
-        won, lost = int((right & ~theirs).sum()), int((theirs & ~right).sum())
-        versus = Versus(baseline[0], won, lost, limits.mean, limits.low, limits.high, 0.5)
+        versus = replace(Versus.of(baseline[0], right, read_marks(baseline[1])), p=0.5)
     low, high = wilson(int(right.sum()), len(right))
     half = len(right) // 2
     parts = {"naked_single": right[:half], "fallback": right[half:]}

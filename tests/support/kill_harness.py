@@ -50,20 +50,20 @@ PER_RUN = 8
 PATIENCE = 120.0
 """Seconds after which a child that was left alone counts as hung."""
 TIMED = {"seconds", "samples_per_second"}
-PROBLEMS = 16
+PROBLEMS = 8
 """Of the benchmark."""
 
 DATA = SudokuData(size=4, puzzles=24, clues="9-11")
 SHAPE = TransformerConfig(
     vocab_size=5, width=12, n_layers=1, n_heads=3, ffn=16, mask_id=0, max_length=16, positions="learned", grid=4
 )
-PRETRAIN = Pretrain(SHAPE, DATA, MaskedTraining(samples=160, batch=8, ema=0.9, log_every=3, save_every=1))
+PRETRAIN = Pretrain(SHAPE, DATA, MaskedTraining(samples=80, batch=8, ema=0.9, log_every=3, save_every=1))
 LEARN = PolicyRun(
     "sudoku-4x4",
     PolicyConfig(width=4, n_layers=1),
     data=DATA,
     training=PolicyTraining(
-        steps=8, prompts=2, states=8, mu=2, correctness=0.5, validate=2, validate_every=2, save_every=1
+        steps=4, prompts=2, states=8, mu=2, correctness=0.5, validate=2, validate_every=2, save_every=1
     ),
 )
 TUNE = SecondStage(
@@ -71,11 +71,11 @@ TUNE = SecondStage(
     "confidence",
     DATA,
     validate=2,
-    refresh=4,
-    training=MaskedTraining(samples=96, batch=8, lr=1e-3, ema=0.5, log_every=3, save_every=1),
+    refresh=2,
+    training=MaskedTraining(samples=48, batch=8, lr=1e-3, ema=0.5, log_every=3, save_every=1),
 )
-ROUND_TUNE = replace(TUNE, refresh=0, training=replace(TUNE.training, samples=40))
-ROUND_LEARN = replace(LEARN, training=replace(LEARN.training, steps=3))
+ROUND_TUNE = replace(TUNE, refresh=0, training=replace(TUNE.training, samples=16))
+ROUND_LEARN = replace(LEARN, training=replace(LEARN.training, steps=2))
 
 
 def _rounds(folder: Path) -> Iterable[Any]:
@@ -99,7 +99,7 @@ class SmallStudy(GridStudy):
             return {"returns": [record["return"] for record in Run(folder / "runs" / "policy").metrics()]}
         denoiser = load_denoiser("sudoku-4x4")
         row = evaluate(
-            SudokuTask(*DATA.boards), denoiser, {name: load_scheduler(name)}, options=EvaluationOptions(limit=8)
+            SudokuTask(*DATA.boards), denoiser, {name: load_scheduler(name)}, options=EvaluationOptions(limit=4)
         ).rows[0]
         return {"solved": row.solved, "nll": row.nll, "calls": row.denoiser_calls}
 

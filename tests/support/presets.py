@@ -13,7 +13,7 @@ size = 4
 puzzles = 40
 clues = "5-7"
 [training]
-steps = 12
+steps = 6
 prompts = 2
 states = 16
 correctness = 0.5

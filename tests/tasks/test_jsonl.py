@@ -90,7 +90,7 @@ def test_held_out_examples_depend_on_the_prompt_alone(tmp_path: Path) -> None:
     assert 0.15 < len(theirs) / 200 < 0.35
     # A hash of the prompt: other lines of the file do not change a split.
     data = replace(made.data, file="")
-    assert all(data.is_held_out(Example(9, prompt, "other")) for prompt in theirs)
+    assert all(data.is_held_out(Example("line 9", prompt, "other")) for prompt in theirs)
     other = lines(tmp_path / "v.jsonl", pair("w9", "w1"), pair("w9", "w2"))
     assert [e.completion for e in made.held_out(1, other).examples] == ["w1"]
     with pytest.raises(ValueError, match=r"no example of .* is held out: name a file"):
@@ -132,7 +132,7 @@ def test_examples_that_do_not_fit_the_denoiser_are_refused(tmp_path: Path) -> No
             made(0, 1)
     with pytest.raises(ValueError, match=r"t\.jsonl is empty"):
         read_examples(lines(tmp_path / "t.jsonl"))
-    with pytest.raises(ValueError, match="cannot read the examples"):
+    with pytest.raises(ValueError, match=r"cannot read .*absent"):
         read_examples(tmp_path / "absent.jsonl")
 
 

@@ -699,8 +699,8 @@ def test_both_published_formats(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"{", "line 2: expected a JSON object"),
-        (b"\xff\xfe", "line 2: expected a JSON object"),
+        (b"{", "line 2: not JSON"),
+        (b"\xff\xfe", "line 2: not UTF-8"),
         (b"[1]", "line 2: expected .* with two texts"),
         (b'{"input": "1,2,3"}', "line 2: expected .* with two texts"),
         (b'{"input": "1,2", "output": "3"}', "line 2: expected 3 whole numbers and a target"),

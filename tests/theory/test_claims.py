@@ -14,8 +14,8 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import list_denoisers, load_denoiser
 from unmask.schedulers.heuristics import confidence
-from unmask.theory import claims, expected_return, lattice, log_p_seq, scheduler_logv, table_claims
-from unmask.theory.claims_on_tables import check
+from unmask.theory.claims import claims
+from unmask.theory.claims_on_tables import check, table_claims
 from unmask.theory.enumerable import (
     block_correlation,
     conditionals,
@@ -32,7 +32,8 @@ from unmask.theory.enumerable import (
     total_correlation,
     total_variation,
 )
-from unmask.theory.orders import all_orders, along, block_return
+from unmask.theory.lattice import lattice, scheduler_logv
+from unmask.theory.orders import all_orders, along, block_return, expected_return, log_p_seq
 
 shared = Path(__file__).resolve().parents[3] / "shared"
 V, N = 2, 3

@@ -12,21 +12,20 @@ from unmask.decoding.protocols import Canvas, Scheduler, View
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.heuristics import confidence, entropy, gt_logp, left_to_right, look_ahead, margin, random
 from unmask.tasks.sudoku.task import expert
-from unmask.theory import (
-    beam_order,
+from unmask.theory.beam import beam_order
+from unmask.theory.lattice import lattice, revealed, scheduler_logv
+from unmask.theory.oracles import best, worst
+from unmask.theory.orders import (
+    all_orders,
+    along,
     best_order,
-    choice_logp,
     expected_return,
-    lattice,
     log_p_seq,
     policy_gradient,
     return_variance,
-    scheduler_logv,
     worst_order,
 )
-from unmask.theory.lattice import revealed
-from unmask.theory.oracles import best, worst
-from unmask.theory.orders import all_orders, along
+from unmask.theory.states import choice_logp
 
 
 def test_lattice_prices_every_state_as_the_loop_does() -> None:

@@ -31,19 +31,25 @@ CASES = 6
 
 @dataclass(frozen=True)
 class Demo:
-    """Show the whole story, in minutes on two cores. A denoiser, the usual heuristics, a learned policy, a second stage, a page."""
+    """Show the whole story, in minutes on two cores. A denoiser, the usual heuristics, a learned policy, a second stage, a page.
+
+    $ unmask demo
+    $ unmask demo --quick --out runs/quick
+    """
 
     out: Path = Path("runs/demo")  # The folder of its runs. A second demo continues where the first one stopped.
     puzzles: int = 200  # Held-out puzzles in the tables.
+    quick: bool = False  # 4x4 boards: the same story in less than a minute.
 
     def run(self) -> None:
-        out, problems = self.out, SudokuTask.generate(self.puzzles, clues="rao")
+        size, clues, preset = (4, None, "demo-quick") if self.quick else (9, "rao", "demo")
+        out, problems = self.out, SudokuTask.generate(self.puzzles, size, clues)
         base, order, tuned = out / "denoiser", out / "order", out / "tuned"
         console.print("1. A small masked diffusion model learns Sudoku from random masks.")
-        show_pretraining(load_preset("sudoku-9x9-imperfect", Pretrain, "pretrain"), base, resume=True)
+        show_pretraining(load_preset(f"sudoku-{size}x{size}-imperfect", Pretrain, "pretrain"), base, resume=True)
 
         console.print("2. A policy learns the order in which that model, now frozen, fills a board best.")
-        show_learning(replace(load_preset("demo", PolicyRun, "train"), denoiser=str(base)), order, resume=True)
+        show_learning(replace(load_preset(preset, PolicyRun, "train"), denoiser=str(base)), order, resume=True)
 
         console.print(
             "3. The same model fills held-out puzzles: with the usual heuristics, and with the learned policy."
@@ -52,7 +58,7 @@ class Demo:
         learned.write(out / "orders.json", command="unmask demo")
 
         console.print("4. The second stage: the model is tuned along the learned order.")
-        second = replace(load_preset("demo", SecondStage, "finetune"), denoiser=str(base), order=str(order))
+        second = replace(load_preset(preset, SecondStage, "finetune"), denoiser=str(base), order=str(order))
         show_tuning(second, tuned, resume=True)
         names = {"confidence": "confidence", "learned": str(order)}
         _compare(problems, tuned, names).write(out / "tuned.json", command="unmask demo")

@@ -23,7 +23,7 @@ from unmask.tasks.sudoku.task import SudokuTask
 
 @dataclass(frozen=True)
 class Figure:
-    """Draw a figure as SVG. `hero`: a puzzle that the learned policy solves and confidence does not, side by side.
+    """Draw a figure as SVG. `hero`: a puzzle that the learned policy solves and confidence does not, side by side, animated.
 
     $ unmask figure hero --out docs/hero.svg
     """

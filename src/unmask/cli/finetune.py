@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from unmask.cli.pretrain import shorten
 from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
 from unmask.cli.train import read_from
-from unmask.runs.presets import load_preset
+from unmask.runs.presets import change_training, load_preset
 from unmask.training.denoiser.second_stage import SecondStage, run_rounds, run_second_stage
 from unmask.training.policy.run import PolicyRun
 
@@ -44,7 +43,7 @@ class Finetune:
         return with_config(cls, config)
 
     def run(self) -> None:
-        config = read_from(shorten(self.config, self.seed, samples=self.samples), self.data)
+        config = read_from(change_training(self.config, self.seed, samples=self.samples), self.data)
         if self.rounds is None:
             show_tuning(config, self.out, self.resume)
             console.print(f"the denoiser is in {self.out / 'denoiser'}")

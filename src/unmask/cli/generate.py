@@ -19,11 +19,19 @@ from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.placement import device_options, parse_dtype
 from unmask.generation.generate import Generation, Watch, generate, infill
-from unmask.generation.text_canvas import TextCanvas, as_turns, gap_canvas, load_tokenizer, prompt_canvas
+from unmask.generation.text_canvas import (
+    TextCanvas,
+    as_turns,
+    gap_canvas,
+    is_conversation,
+    load_tokenizer,
+    prompt_canvas,
+)
 from unmask.report.terminal.text import LiveText, Pieces, printable
 from unmask.report.traces.record import write
 from unmask.report.traces.text import trace_texts
 from unmask.runs.config import Count, Seed, config
+from unmask.runs.jsonable import parse_json_lines
 from unmask.schedulers.loading import load_scheduler
 
 
@@ -173,10 +181,10 @@ def _read_prompts(prompt: str | None, file: str | None) -> list[Any]:
     source, text = _read_text(file)
     if file in (None, "-") and text.strip() and not text.lstrip().startswith("{"):
         return [text.removesuffix("\n")]
-    lines = [(f"{source}, line {number}", line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not lines:
+    prompts = [_find_prompt(value, place) for place, value in parse_json_lines(text.encode().split(b"\n"), source)]
+    if not prompts:
         raise ValueError(f'{source} has no prompts: expected JSON lines with a "prompt" each')
-    return [_read_line(line, place) for place, line in lines]
+    return prompts
 
 
 def _read_text(file: str | None) -> tuple[str, str]:
@@ -190,19 +198,9 @@ def _read_text(file: str | None) -> tuple[str, str]:
         raise ValueError(f"{source} is not UTF-8: {error.reason}") from error
 
 
-def _read_line(line: str, place: str) -> Any:
-    try:
-        record = json_text.loads(line)
-    except json_text.JSONDecodeError as error:
-        raise ValueError(f"{place} is not JSON: {error.msg}") from error
+def _find_prompt(record: Any, place: str) -> Any:
     prompt = record.get("prompt") if isinstance(record, dict) else None
-    if not isinstance(prompt, str) and not _is_conversation(prompt):
+    if not isinstance(prompt, str) and not is_conversation(prompt):
         form = '{"prompt": "…"}, a text or a list of {"role", "content"}'
-        raise ValueError(f"{place}: expected {form}, got {line[:60]}")
+        raise ValueError(f"{place}: expected {form}, got {json_text.dumps(record)[:60]}")
     return prompt
-
-
-def _is_conversation(prompt: Any) -> bool:
-    turns = prompt if isinstance(prompt, list) else []
-    texts = [turn.get(key) for turn in turns if isinstance(turn, dict) for key in ("role", "content")]
-    return bool(turns) and len(texts) == 2 * len(turns) and all(isinstance(text, str) for text in texts)

@@ -8,7 +8,6 @@ from unmask.runs.names import EntryPoints
 LISTED = (
     *("demo", "play", "decode", "generate", "evaluate", "lm-eval", "train", "finetune", "pretrain", "plan"),
     *("trace", "view", "report", "figure", "data", "presets", "verify", "study", "bench", "models"),
-    "antibody-models",
 )
 COMMANDS = EntryPoints("unmask.commands", LISTED)
 

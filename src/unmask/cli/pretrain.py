@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
-from unmask.runs.presets import load_preset
+from unmask.runs.presets import change_training, load_preset
 from unmask.training.denoiser.pretrain import Pretrain as Config
 from unmask.training.denoiser.pretrain import pretrain
 
-C = TypeVar("C", bound=Any)
 PRESET = "sudoku-9x9-imperfect"
 
 
@@ -36,17 +35,8 @@ class Pretrain:
         return with_config(cls, config)
 
     def run(self) -> None:
-        show_pretraining(shorten(self.config, self.seed, samples=self.samples), self.out, self.resume)
+        show_pretraining(change_training(self.config, self.seed, samples=self.samples), self.out, self.resume)
         console.print(f"the denoiser is in {self.out / 'denoiser'}")
-
-
-def shorten(config: C, seed: int | None, **training: int | None) -> C:
-    """The configuration with another seed for its data and its training, and other options of its training, where given."""
-    changes = {name: value for name, value in training.items() if value is not None}
-    if seed is not None:
-        changes["seed"] = seed
-        config = replace(config, data=replace(config.data, seed=seed))
-    return replace(config, training=replace(config.training, **changes))
 
 
 def show_pretraining(config: Config, out: Path, resume: bool) -> None:

@@ -111,7 +111,7 @@ def parse(commands: EntryPoints, prog: str, words: Sequence[str]) -> Any:
     kind = resolve(commands[name], rest)
 
     def refuse(event: parse_errors.ParseErrorEvent) -> NoReturn:
-        raise ValueError(f"{_explain(event, name, kind)} (see {prog} {name} --help)")
+        raise ValueError(f"{_explain(event, name, kind, rest)} (see {prog} {name} --help)")
 
     with parse_errors.on_parse_error(refuse):
         return tyro.cli(kind, prog=f"{prog} {name}", args=rest, config=MARKERS, registry=REGISTRY)
@@ -165,17 +165,22 @@ UNREAD = re.compile(r"(?:valid parse for arguments|invalid literal for int\(\) w
 """How tyro and Python say that a value is of another type."""
 
 
-def _explain(event: parse_errors.ParseErrorEvent, name: str, kind: Any) -> str:
-    """What is wrong with a command line."""
-    unknown = getattr(event, "tokens", None) or getattr(event, "unrecognized_tokens", None)
-    if unknown:
-        option = unknown[0].partition("=")[0].replace("_", "-")
-        if option.startswith("--"):
-            return f"{name} has no option {option}{did_you_mean(option, list_options(kind))}"
+def _explain(event: parse_errors.ParseErrorEvent, name: str, kind: Any, words: Sequence[str]) -> str:
+    """What is wrong with a command line. An unknown option comes first: its value looks like a positional argument."""
+    known = list_options(kind)
+    options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
+    if wrong := [option for option in options if option not in known]:
+        return f"{name} has no option {wrong[0]}{did_you_mean(wrong[0], known)}"
+    if unknown := getattr(event, "tokens", None) or getattr(event, "unrecognized_tokens", None):
         return f"{name} does not expect {unknown[0]!r}"
     if isinstance(event, parse_errors.MissingArgs):
         needed = [one.arg.get_invocation_text()[1].as_str_no_ansi() for one in event.missing_arguments]
         return f"{name} needs {', '.join(needed)}"
+    return _explain_value(event)
+
+
+def _explain_value(event: parse_errors.ParseErrorEvent) -> str:
+    """What is wrong with the value of an option."""
     argument: Any = getattr(event, "argument", None)
     place = "" if argument is None else f"{argument.display_name()}: "
     if isinstance(event, parse_errors.InvalidChoice):

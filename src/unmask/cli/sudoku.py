@@ -28,9 +28,12 @@ from unmask.report.terminal.boards import Lane, LiveBoards
 from unmask.report.traces import record as trace
 from unmask.runs.config import Seed, config
 from unmask.schedulers.loading import list_policies, load_scheduler
-from unmask.tasks.sudoku import TECHNIQUES, count_solutions, format_board, hardest, parse, read_csv, solve, write_csv
+from unmask.tasks.sudoku.files import read_csv, write_csv
+from unmask.tasks.sudoku.grid import format_board, parse
+from unmask.tasks.sudoku.solver import count_solutions, solve
 from unmask.tasks.sudoku.source import board_size
 from unmask.tasks.sudoku.task import SudokuTask
+from unmask.tasks.sudoku.techniques import TECHNIQUES, hardest
 
 BOARDS = (16, 36, 81)
 SHIPPED = {9: "sudoku-9x9", 4: "sudoku-4x4"}

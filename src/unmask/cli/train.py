@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from unmask.cli.pretrain import shorten
 from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
-from unmask.runs.presets import load_preset
+from unmask.runs.presets import change_training, load_preset
 from unmask.runs.run import Run
 from unmask.tasks.kinds import find_kind, find_preset, require_kind
 from unmask.training.cost.preflight import Needs
@@ -52,7 +51,7 @@ class Train:
         return with_config(cls, config)
 
     def run(self) -> None:
-        config = read_from(shorten(self.config, self.seed, steps=self.steps), self.data)
+        config = read_from(change_training(self.config, self.seed, steps=self.steps), self.data)
         show_learning(config, self.out, self.resume)
         step = best_step(Run(self.out).metrics())
         after = {None: "", 0: ": as it began, since no step made it better"}.get(step, f": as it was after step {step}")

@@ -10,7 +10,7 @@ from rich.table import Table
 from unmask.cli.shell import console, require_writable, write_json
 from unmask.denoisers.loading import load_denoiser
 from unmask.tasks.sudoku.task import SudokuTask
-from unmask.theory import claims
+from unmask.theory.claims import claims
 
 
 @dataclass(frozen=True)

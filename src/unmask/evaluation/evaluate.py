@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,15 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Denoiser, Scheduler, Task
 from unmask.evaluation.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
 from unmask.runs.atomic import atomic_write
+from unmask.runs.config import Count, Seed, config
+from unmask.runs.jsonable import to_jsonable
 from unmask.runs.processes import ProcessGroup
 
 Progress = Callable[[str, int], None]
 """Called with a scheduler's name and the number of problems that it has just finished."""
 
 
-@dataclass(frozen=True)
+@config
 class EvaluationOptions:
     """What an evaluation decodes and measures, whatever the schedulers and the decodings.
 
@@ -48,15 +50,9 @@ class EvaluationOptions:
     denoiser: str = "denoiser"
     baseline: str | None = None
     limit: int | None = None
-    batch: int = 64
-    seed: int = 0
+    batch: Count = 64
+    seed: Seed = 0
     likelihood: bool = True
-
-    def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch must be at least 1, got {self.batch}")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
 
 
 @dataclass(frozen=True)
@@ -78,6 +74,11 @@ class Versus:
     low: float
     high: float
     p: float
+
+    @classmethod
+    def of(cls, baseline: str, solved: NDArray[np.bool_], by_baseline: NDArray[np.bool_]) -> Versus:
+        test, limits = compare(solved, by_baseline), paired_bootstrap(solved, by_baseline)
+        return cls(baseline, test.won, test.lost, limits.mean, limits.low, limits.high, test.p)
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,11 @@ class Row:
     strata: dict[str, Stratum]
     solved: str = field(repr=False)
 
+    @property
+    def marks(self) -> NDArray[np.bool_]:
+        """``[n]`` which problems it solved."""
+        return read_marks(self.solved)
+
 
 @dataclass(frozen=True)
 class Report:
@@ -123,7 +129,7 @@ class Report:
 
     def write(self, path: str | Path, **extra: Any) -> None:
         """Everything as JSON. A likelihood that was not measured and the limits of a single observation are null."""
-        text = json.dumps(_finite({**asdict(self), **extra}), indent=1, allow_nan=False)
+        text = json.dumps(to_jsonable({**vars(self), **extra}, finite="null"), indent=1, allow_nan=False)
         atomic_write(path, (text + "\n").encode())
 
 
@@ -173,7 +179,9 @@ def evaluate(
         measured = {name: decoder.measure(name, scheduler, decoding) for name, scheduler in schedulers.items()}
         reference = measured.get(baseline)
         for name, result in measured.items():
-            versus = None if reference is None or name == baseline else _versus(baseline, result, reference)
+            versus = (
+                None if reference is None or name == baseline else Versus.of(baseline, result.exact, reference.exact)
+            )
             rows.append(_row(name, decoding_name, result, versus, strata))
     source = str(getattr(task, "source", task.name))
     return Report(task.name, source, options.denoiser, n, options.seed, rows)
@@ -263,19 +271,9 @@ def _accuracy(exact: NDArray[np.bool_]) -> dict[str, Any]:
     return {"n": len(exact), "exact": float(exact.mean()), "exact_low": low, "exact_high": high}
 
 
-def _versus(baseline: str, result: _Measurement, reference: _Measurement) -> Versus:
-    test = compare(result.exact, reference.exact)
-    interval = paired_bootstrap(result.exact, reference.exact)
-    return Versus(baseline, test.won, test.lost, interval.mean, interval.low, interval.high, test.p)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has neither NaN nor infinity."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def read_marks(solved: str) -> NDArray[np.bool_]:
+    """``[n]`` from a string of 0 and 1."""
+    return np.array([mark == "1" for mark in solved])
 
 
 def load_schedulers(names: Sequence[str], load: Callable[[str], Scheduler]) -> dict[str, Scheduler]:

@@ -9,16 +9,16 @@ Symbols: n observations, x successes, z the normal quantile of the level; *won* 
     paired_bootstrap  two arrays of numbers, paired  mean difference, percentile interval
     mean_interval     a few numbers, e.g. one a seed mean, Student's t interval
 
-scipy.stats takes half a second to import, so the function that needs it imports it. Wilson and t are closed forms here because
-recorded intervals are compared bit by bit, and scipy's differ from these in the last digits.
+scipy.stats takes half a second to import, so the function that needs it imports it.
 """
 
 from dataclasses import dataclass
-from math import cos, inf, nan, pi, sin, sqrt
+from math import inf, nan, sqrt
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import stdtrit
 
 CHUNK = 4_000_000
 """Resampled indices held in memory at a time."""
@@ -142,7 +142,7 @@ def mean_interval(values: ArrayLike, level: float = 0.95) -> Interval:
         return Interval(mean, -inf, inf)
     if (numbers == numbers[0]).all():
         return Interval(float(numbers[0]), float(numbers[0]), float(numbers[0]))
-    reach = _t_quantile(level, n - 1) * float(numbers.std(ddof=1)) / sqrt(n)
+    reach = float(stdtrit(n - 1, (1 + level) / 2)) * float(numbers.std(ddof=1)) / sqrt(n)
     return Interval(mean, mean - reach, mean + reach)
 
 
@@ -151,31 +151,6 @@ def _normal_quantile(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"expected a confidence level between 0 and 1 such as 0.95, got {level}")
     return NormalDist().inv_cdf((1 + level) / 2)
-
-
-def _t_quantile(level: float, freedom: int) -> float:
-    """t with P(|T| <= t) = level, by bisection on the closed form for whole degrees of freedom."""
-    z = _normal_quantile(level)
-    if freedom > 10_000:  # first Cornish-Fisher term; the next is below 1e-7
-        return z + (z**3 + z) / (4 * freedom)
-    low, high = 0.0, pi / 2  # in the angle θ = atan(t / √freedom), where the range is finite
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_within(middle, freedom) < level else (low, middle)
-    return sqrt(freedom) * sin(low) / cos(low)
-
-
-def _t_within(angle: float, freedom: int) -> float:
-    """P(|T| <= √freedom · tan(angle)), Abramowitz & Stegun 26.7.3 and 26.7.4."""
-    square = cos(angle) ** 2
-    if freedom % 2 == 0:
-        k = np.arange(1, freedom // 2)
-        return sin(angle) * float(1 + np.cumprod((2 * k - 1) / (2 * k) * square).sum())
-    if freedom == 1:
-        return 2 * angle / pi
-    k = np.arange(1, (freedom - 1) // 2)
-    series = 1 + np.cumprod(2 * k / (2 * k + 1) * square).sum()
-    return 2 / pi * (angle + sin(angle) * cos(angle) * float(series))
 
 
 def _outcomes(values: ArrayLike, name: str) -> np.ndarray:

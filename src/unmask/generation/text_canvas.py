@@ -202,6 +202,13 @@ def whole_texts(denoiser: Denoiser, tokenizer: Tokenizer, canvas: TextCanvas, to
     ]
 
 
+def is_conversation(prompt: Any) -> bool:
+    """Whether this is a list of turns, each with the texts "role" and "content"."""
+    turns = prompt if isinstance(prompt, list) else []
+    texts = [turn.get(key) for turn in turns if isinstance(turn, dict) for key in ("role", "content")]
+    return bool(turns) and len(texts) == 2 * len(turns) and all(isinstance(text, str) for text in texts)
+
+
 def as_turns(prompt: Prompt) -> list[dict[str, str]]:
     """A conversation: a text is the only turn of its user."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]

@@ -7,11 +7,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from unmask.decoding.protocols import needs_truth
-from unmask.evaluation.evaluate import Report, Row
-from unmask.evaluation.statistics import compare, paired_bootstrap
+from unmask.evaluation.evaluate import Report, Row, Versus
 from unmask.report import numbers
 from unmask.runs.names import build
 from unmask.schedulers.loading import SCHEDULERS
@@ -114,18 +111,17 @@ def pairs(report: Report) -> list[dict[str, Any]]:
     out = []
     for a, b in itertools.combinations(sorted(report.rows, key=lambda row: -row.exact), 2):
         if a.decoding == b.decoding and a.n == b.n:
-            mine, theirs = (np.array([mark == "1" for mark in row.solved]) for row in (a, b))
-            test, limits = compare(mine, theirs), paired_bootstrap(mine, theirs)
+            v = Versus.of(b.scheduler, a.marks, b.marks)
             out.append(
                 {
                     "a": a.scheduler,
                     "b": b.scheduler,
                     "decoding": a.decoding,
-                    "difference": _points(limits.mean, limits.low, limits.high),
-                    "strong": numbers.excludes_zero(limits.low, limits.high),
-                    "won": test.won,
-                    "lost": test.lost,
-                    "p": numbers.p_value(test.p),
+                    "difference": _points(v.difference, v.low, v.high),
+                    "strong": numbers.excludes_zero(v.low, v.high),
+                    "won": v.won,
+                    "lost": v.lost,
+                    "p": numbers.p_value(v.p),
                 }
             )
     return out

@@ -28,6 +28,8 @@ Count = Annotated[int, pydantic.Field(ge=1)]
 NonNegative = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+BelowOne = Annotated[float, pydantic.Field(ge=0, lt=1)]
+Natural = Annotated[int, pydantic.Field(ge=0)]
 Seed = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
 
 

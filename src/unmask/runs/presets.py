@@ -21,6 +21,7 @@ PRESET_FILES = PRESETS
 PRESET_FOLDERS = EntryPoints("unmask.presets")
 """Kind → a folder of further presets, which another package brings."""
 T = TypeVar("T")
+C = TypeVar("C", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,15 @@ def load_preset(
         kind = preset.path.parent.name  # what a preset extends is of its own kind
     table = _read_tables(preset, label, kind)
     return read(cls, table if change is None else change(table), f"preset {label}")
+
+
+def change_training(config: C, seed: int | None = None, **training: Any) -> C:
+    """A run's configuration with another seed for its data and its training, and other options of its training, where given."""
+    changes = {name: value for name, value in training.items() if value is not None}
+    if seed is not None:
+        changes["seed"] = seed
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, seed=seed))
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, **changes))
 
 
 def _of_file(path: Path) -> Preset:

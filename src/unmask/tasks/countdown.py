@@ -21,6 +21,7 @@ validated with. ``countdown_published.json`` has the digest of each ``form``, th
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import operator
 import random
@@ -34,6 +35,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from unmask.runs.jsonable import read_json_lines
 from unmask.tasks.expressions import evaluate_expression
 from unmask.tasks.text_problems import Problem, TextProblemKind, TextProblemTask, digest
 
@@ -113,26 +115,13 @@ def load_published_digests() -> frozenset[str]:
 def read_problems(path: str | Path, limit: int | None = None) -> TextProblemTask:
     """The problems of a published file, its first ``limit`` rows if given. A row without a solution is a ValueError."""
     path = Path(path)
-    problems: list[Problem] = []
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if limit is not None and len(problems) >= limit:
-                    break
-                if line.strip():
-                    problems.append(_read(line, f"{path}, line {number}"))
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
+    problems = [_check_problem(row, place) for place, row in itertools.islice(read_json_lines(path), limit)]
     if not problems:
         raise ValueError(f"expected at least one problem in {path}, found none")
     return TextProblemTask(Countdown(count=len(problems), split="test"), tuple(problems), path.name)
 
 
-def _read(line: bytes, where: str) -> Problem:
-    try:
-        row: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8, and brackets nested too deep
-        raise ValueError(f"{where}: expected a JSON object, got: {error}") from error
+def _check_problem(row: Any, where: str) -> Problem:
     if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("input", "output")):
         raise ValueError(f'{where}: expected {{"input": "…", "output": "…"}} with two texts')
     numbers, output = row["input"].split(","), row["output"].replace(" ", "")

@@ -27,20 +27,19 @@ from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
 from unmask.generation.alignment import align_rows, filler_id
-from unmask.generation.text_canvas import Prompt, Tokenizer, as_turns, encode_prompt, load_tokenizer
+from unmask.generation.text_canvas import Prompt, Tokenizer, as_turns, encode_prompt, is_conversation, load_tokenizer
+from unmask.runs.jsonable import read_json_lines
 from unmask.tasks.kinds import EvaluationRequest, EvaluationSet, TaskKind, shuffle_rows
 
-LONGEST_LINE = 10_000_000
-"""Bytes of a line, which is one example. A longer line is refused before it is parsed."""
 EVALUATION_LENGTH = 4096
 """The most tokens of a completion in an evaluation; the denoiser's own limit applies too."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One line. ``prompt`` is a text, or the turns of a conversation."""
+    """One line, at ``place`` in a file. ``prompt`` is a text, or the turns of a conversation."""
 
-    line: int
+    place: str
     prompt: Prompt
     completion: str
 
@@ -94,25 +93,15 @@ class TextData(TaskKind):
 
 def read_examples(file: str | Path, chat: bool = False) -> list[Example]:
     """The examples of a file. A malformed line is an error that names it; empty lines are skipped."""
-    examples = []
-    try:
-        with open(file, "rb") as opened:
-            number = 0
-            while line := opened.readline(LONGEST_LINE + 1):
-                number += 1
-                if len(line) > LONGEST_LINE:
-                    raise ValueError(f"{file}, line {number}: longer than {LONGEST_LINE} bytes: one example is a line")
-                if line.strip():
-                    examples.append(_parse_example(line, number, f"{file}, line {number}", chat))
-    except OSError as error:
-        raise ValueError(f"cannot read the examples {file}: {error.strerror}") from error
+    examples = [_check_example(value, place, chat) for place, value in read_json_lines(file)]
     if not examples:
         raise ValueError(f'{file} is empty: expected lines such as {{"prompt": "2+2=", "completion": "4"}}')
     return examples
 
 
-def _parse_example(line: bytes, number: int, where: str, chat: bool) -> Example:
-    value = _parse_object(line, where)
+def _check_example(value: Any, where: str, chat: bool) -> Example:
+    if not isinstance(value, dict):
+        raise ValueError(f'{where}: expected an object with "prompt" and "completion", got {type(value).__name__}')
     if missing := [key for key in ("prompt", "completion") if key not in value]:
         raise ValueError(
             f'{where}: no "{missing[0]}": expected "prompt" and "completion", got {", ".join(value) or "{}"}'
@@ -120,33 +109,12 @@ def _parse_example(line: bytes, number: int, where: str, chat: bool) -> Example:
     prompt, completion = value["prompt"], value["completion"]
     if not isinstance(completion, str) or not completion:
         raise ValueError(f"{where}: the completion must be a text that is not empty, got {completion!r:.40}")
-    if not isinstance(prompt, str) and not (chat and _is_conversation(prompt)):
+    if not isinstance(prompt, str) and not (chat and is_conversation(prompt)):
         turns = ' or a list of {"role", "content"}' if chat else "; conversations need chat = true"
         raise ValueError(f"{where}: the prompt must be a text{turns}, got {prompt!r:.40}")
     if any("\ud800" <= letter <= "\udfff" for letter in f"{prompt}{completion}"):
         raise ValueError(f"{where}: half of a surrogate pair (an escape such as \\ud800) is no text")
-    return Example(number, prompt, completion)
-
-
-def _parse_object(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        value: Any = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: not UTF-8 (byte {error.start + 1}): save the file as UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON ({error or 'nested too deep'})") from None
-    if not isinstance(value, dict):
-        raise ValueError(f'{where}: expected an object with "prompt" and "completion", got {type(value).__name__}')
-    return value
-
-
-def _is_conversation(prompt: Any) -> bool:
-    return (
-        isinstance(prompt, list)
-        and bool(prompt)
-        and all(isinstance(turn, dict) and turn.keys() == {"role", "content"} for turn in prompt)
-        and all(isinstance(text, str) for turn in prompt for text in turn.values())
-    )
+    return Example(where, prompt, completion)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +199,7 @@ class TextTask:
         return ends[0]
 
     def _encode(self, example: Example) -> tuple[list[int], list[int], list[int]]:
-        where = f"{self.source}, line {example.line}"
+        where = example.place
         prompt = as_turns(example.prompt) if self.data.chat else example.prompt
         before, after = encode_prompt(self.tokenizer, prompt)
         answer = self.tokenizer.encode(example.completion, add_special_tokens=False)

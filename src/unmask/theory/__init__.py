@@ -9,27 +9,3 @@
 ``claims_on_tables``, ``claims``  the theorems, checked
 ==========================  ==========================================================================================
 """
-
-from unmask.theory.beam import beam_order
-from unmask.theory.claims import claims
-from unmask.theory.claims_on_tables import Claim, table_claims
-from unmask.theory.lattice import Lattice, lattice, scheduler_logv
-from unmask.theory.orders import best_order, expected_return, log_p_seq, policy_gradient, return_variance, worst_order
-from unmask.theory.states import choice_logp
-
-__all__ = [
-    "Claim",
-    "Lattice",
-    "beam_order",
-    "best_order",
-    "choice_logp",
-    "claims",
-    "expected_return",
-    "lattice",
-    "log_p_seq",
-    "policy_gradient",
-    "return_variance",
-    "scheduler_logv",
-    "table_claims",
-    "worst_order",
-]

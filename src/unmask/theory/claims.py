@@ -89,20 +89,14 @@ def _returns(denoiser: Denoiser, canvas: Canvas, grids: list[Lattice], tau: floa
     beam = [beam_order(denoiser, g.start.tokens, g.target, width=4)[1] for g in grids]
     drawn = f"{ORDERS_DRAWN} orders drawn, {SIGMAS:g} standard errors"
     subsets = "left by subsets, right by orders"
+    from_the_loop = "a deterministic policy: left by subsets, right from the decoding loop"
+    along_greedy = _floats(log_p_seq(g.logp, v) for g, v in zip(grids, greedy, strict=True))
     return [
         check("log P_seq = log Σ_σ v(σ|x)·p(x|σ)", "eq:sequential_dist", marginal, "=", listed, subsets),
         check("E R = Σ_σ v(σ|x)·R(x,σ)", "eq:self_aware_loss", exact, "=", summed, subsets),
         check("mean of decoded returns ~ E R", "eq:monte_carlo_return", sampled, "~", exact, drawn, error),
         check("log P_seq ≥ E R", "thm:elbo", marginal, ">=", exact, "a stochastic policy"),
-        check(
-            "log P_seq = R(x, σ(x))",
-            "thm:elbo",
-            _floats(log_p_seq(g.logp, v) for g, v in zip(grids, greedy, strict=True)),
-            "=",
-            _floats(decoded),
-            "a deterministic policy: left by subsets, right from the decoding loop",
-            1e-5,
-        ),
+        check("log P_seq = R(x, σ(x))", "thm:elbo", along_greedy, "=", _floats(decoded), from_the_loop, 1e-5),
         check("max_σ R by subsets = by orders", "eq:order_obj", best, "=", largest),
         check("min_σ R by subsets = by orders", "eq:order_obj", worst, "=", smallest),
         check("R of confidence ≤ max_σ R", "eq:order_obj", _floats(decoded), "<=", best, "what order learning can gain", 1e-5),

@@ -143,15 +143,11 @@ def _realizable(law: Tensor, rough: Tensor, soft: Tensor) -> list[Claim]:
     p_seq = log_p_seq(logp, forward).exp()
     note = "right along one order, arbitrary elsewhere; the policy takes that order"
     return [
-        check(
-            "KL(Q‖P) = 0 is realizable by an imperfect denoiser", label, joint_kl(law, logp, forward), "=", 0.0, note
-        ),
+        check("KL(Q‖P) = 0 is realizable by an imperfect denoiser", label, joint_kl(law, logp, forward), "=", 0.0, note),
         check("then KL(π‖P_seq) = 0", label, kl(law, p_seq), "=", 0.0, note),
         check("then L_SAS = H(π)", label, sas_loss(law, logp, forward), "=", h, note),
-        check(
-            "L_SAS = H(π)", label, sas_loss(law, logp, soft), "!=", h, "fails: the same denoiser under another policy"
-        ),
-    ]
+        check("L_SAS = H(π)", label, sas_loss(law, logp, soft), "!=", h, "fails: the same denoiser under another policy"),
+    ]  # fmt: skip
 
 
 def _perfect(law: Tensor, rough: Tensor, soft: Tensor) -> list[Claim]:
@@ -164,10 +160,8 @@ def _perfect(law: Tensor, rough: Tensor, soft: Tensor) -> list[Claim]:
         check("KL(π‖P_seq) = 0", label, kl(law, log_p_seq(perfect, soft).exp()), "=", 0.0, note),
         check("max_σ R − min_σ R = 0 for every x", label, spread, "=", 0.0, "a perfect denoiser: order is irrelevant"),
         check("Var_σ R = 0 for every x", label, float(return_variance(perfect, soft).max()), "=", 0.0, note),
-        check(
-            "max_σ R − min_σ R = 0", label, spread_rough, "!=", 0.0, "fails: an imperfect denoiser has better orders"
-        ),
-    ]
+        check("max_σ R − min_σ R = 0", label, spread_rough, "!=", 0.0, "fails: an imperfect denoiser has better orders"),
+    ]  # fmt: skip
 
 
 def _parallel(law: Tensor, other: Tensor, rough: Tensor) -> list[Claim]:
@@ -179,51 +173,26 @@ def _parallel(law: Tensor, other: Tensor, rough: Tensor) -> list[Claim]:
     mixed = (p_par + block_return(consistent, OTHER_BLOCKS).exp()) / 2
     mean_tc = (tc + block_correlation(other, V, OTHER_BLOCKS)) / 2
     rough_seq = along(rough, torch.arange(N)[None])[:, 0].exp()
-    rough_par = block_return(rough, BLOCKS).exp()
-    factors = _conditional_kl(other, BLOCKS[1], BLOCKS[0])
-    good = "fixed blocks, consistent marginals"
+    rough_kl = kl(rough_seq, block_return(rough, BLOCKS).exp())
+    rough_tc = block_correlation(rough_seq, V, BLOCKS)
+    whole_gap = rough_tc + marginal_mismatch(rough_seq, V, rough, BLOCKS)
+    entropies, factors = total_correlation(other, V, BLOCKS[1], BLOCKS[0]), _conditional_kl(other, BLOCKS[1], BLOCKS[0])
+    forms, good = "the two forms of the conditional total correlation", "fixed blocks, consistent marginals"
+    wrong = "fails: a denoiser whose marginals are not those of its own law"
+    becomes = "fixed blocks, any denoiser: what the identity becomes"
+    identity, tv_bound = "KL(P_seq‖P_par) = Σ_k E TC", "TV(π, P_par) ≤ √(KL/2) + √(ΣTC/2)"
     left, right = _tv_counterexample(law)
     return [
         check("P_par sums to 1 over all sequences", "eq:parallel_dist", float(p_par.sum()), "=", 1.0),
-        check(
-            "Σ H(X_i|X_A) − H(X_B|X_A) = KL(P(X_B|X_A)‖Π P(X_i|X_A))",
-            "sec:tc",
-            total_correlation(other, V, BLOCKS[1], BLOCKS[0]),
-            "=",
-            factors,
-            "the two forms of the conditional total correlation",
-        ),
-        check("KL(P_seq‖P_par) = Σ_k E TC", "thm:tc_gap", kl(other, p_par), "=", tc, good),
-        check(
-            "KL(P_seq‖P_par) = Σ_k E TC",
-            "thm:tc_gap",
-            kl(rough_seq, rough_par),
-            "!=",
-            block_correlation(rough_seq, V, BLOCKS),
-            "fails: a denoiser whose marginals are not those of its own law",
-        ),
-        check(
-            "KL(P_seq‖P_par) = Σ_k E TC + marginal mismatch",
-            "thm:tc_gap",
-            kl(rough_seq, rough_par),
-            "=",
-            block_correlation(rough_seq, V, BLOCKS) + marginal_mismatch(rough_seq, V, rough, BLOCKS),
-            "fixed blocks, any denoiser: what the identity becomes",
-        ),
-        check(
-            "KL(P_seq‖P_par) = E Σ_k E TC",
-            "thm:tc_gap",
-            kl(other, mixed),
-            "!=",
-            mean_tc,
-            "fails: blocks drawn at random",
-        ),
+        check("Σ H(X_i|X_A) − H(X_B|X_A) = KL(P(X_B|X_A)‖Π P(X_i|X_A))", "sec:tc", entropies, "=", factors, forms),
+        check(identity, "thm:tc_gap", kl(other, p_par), "=", tc, good),
+        check(identity, "thm:tc_gap", rough_kl, "!=", rough_tc, wrong),
+        check(f"{identity} + marginal mismatch", "thm:tc_gap", rough_kl, "=", whole_gap, becomes),
+        check("KL(P_seq‖P_par) = E Σ_k E TC", "thm:tc_gap", kl(other, mixed), "!=", mean_tc, "fails: blocks drawn at random"),
         check("KL(P_seq‖P_par) ≤ E Σ_k E TC", "thm:tc_gap", kl(other, mixed), "<=", mean_tc, "what remains: convexity"),
-        check("TV(π, P_par) ≤ √(KL/2) + √(ΣTC/2)", "cor:tv_pi_par", total_variation(law, p_par), "<=", bound, good),
-        check(
-            "TV(π, P_par) ≤ √(KL/2) + √(ΣTC/2)", "cor:tv_pi_par", left, ">", right, "fails without consistent marginals"
-        ),
-    ]
+        check(tv_bound, "cor:tv_pi_par", total_variation(law, p_par), "<=", bound, good),
+        check(tv_bound, "cor:tv_pi_par", left, ">", right, "fails without consistent marginals"),
+    ]  # fmt: skip
 
 
 def _dirac(law: Tensor, logp: Tensor) -> list[Claim]:
@@ -231,17 +200,10 @@ def _dirac(law: Tensor, logp: Tensor) -> list[Claim]:
     reward = block_return(logp, BLOCKS)
     answer = int(law.argmax())
     dirac = torch.nn.functional.one_hot(torch.tensor(answer), len(law)).double()
-    label = "sec:parallel_dirac"
+    label, several = "sec:parallel_dirac", "fails by H(π): several answers"
     return [
         check("KL(δ‖p_par) = −R_par", label, kl(dirac, reward.exp()), "=", -float(reward[answer]), "one right answer"),
-        check(
-            "KL(π‖p_par) = −E R_par",
-            label,
-            kl(law, reward.exp()),
-            "!=",
-            -float(law @ reward),
-            "fails by H(π): several answers",
-        ),
+        check("KL(π‖p_par) = −E R_par", label, kl(law, reward.exp()), "!=", -float(law @ reward), several),
     ]
 
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from unmask_studies.installer import PublishedModel, Weights, Wheel, convert_model, fetch_wheels
+from unmask_studies.installer import PublishedModel, Weights, Wheel
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ONE_RESIDUE = "."
 """The pattern of a token."""
-
-
-def install(folder: Path, names: Sequence[str] = (), wheels: Path | None = None) -> list[Path]:
-    """Write ``folder/<name>`` for each of ``names`` (default: all models), from PyPI or from the folder ``wheels``."""
-    for name in names:
-        if name not in MODELS:
-            raise ValueError(f"no antibody model {name!r}: expected some of {', '.join(MODELS)}")
-    chosen = {name: MODELS[name] for name in (names or MODELS)}
-    with fetch_wheels([model.wheel for model in chosen.values()], wheels) as files:
-        return [convert_model(model, files[model.wheel], folder / name) for name, model in chosen.items()]
 
 
 def _antiberty(stored: Any) -> Weights:
@@ -108,31 +96,27 @@ def _sapiens_model(chain: str, longest: int) -> PublishedModel:
     )
 
 
-MODELS: dict[str, PublishedModel] = {
-    "antiberty": PublishedModel(
-        wheel=_ANTIBERTY,
-        member="antiberty/trained_models/AntiBERTy_md_smooth/pytorch_model.bin",
-        config={
-            "architectures": ["BertForMaskedLM"],
-            "model_type": "bert",
-            "vocab_size": 25,
-            "hidden_size": 512,
-            "num_hidden_layers": 8,
-            "num_attention_heads": 8,
-            "intermediate_size": 2048,
-            "hidden_act": "gelu",
-            "max_position_embeddings": 512,
-            "type_vocab_size": 2,
-            "layer_norm_eps": 1e-12,
-            "pad_token_id": 0,
-        },
-        vocabulary=("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *RESIDUES),
-        roles={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]", "unk": "[UNK]"},
-        pattern=ONE_RESIDUE,
-        longest=512,
-        rename=_antiberty,
-    ),
-    "sapiens-h": _sapiens_model("h", 144),
-    "sapiens-l": _sapiens_model("l", 128),
-}
-antiberty, sapiens_vh, sapiens_vl = MODELS.values()
+antiberty = PublishedModel(
+    wheel=_ANTIBERTY,
+    member="antiberty/trained_models/AntiBERTy_md_smooth/pytorch_model.bin",
+    config={
+        "architectures": ["BertForMaskedLM"],
+        "model_type": "bert",
+        "vocab_size": 25,
+        "hidden_size": 512,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "intermediate_size": 2048,
+        "hidden_act": "gelu",
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "pad_token_id": 0,
+    },
+    vocabulary=("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *RESIDUES),
+    roles={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "[PAD]", "unk": "[UNK]"},
+    pattern=ONE_RESIDUE,
+    longest=512,
+    rename=_antiberty,
+)
+sapiens_h, sapiens_l = _sapiens_model("h", 144), _sapiens_model("l", 128)

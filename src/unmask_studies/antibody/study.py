@@ -32,7 +32,7 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Antibodies(GridStudy):
-    """``models`` in the folder ``denoiser``, as ``unmask antibody-models`` writes it; ``data``: CSV files of both chains.
+    """``models`` in the folder ``denoiser``, as ``unmask models`` writes them; ``data``: CSV files of both chains.
 
     Each model's policy is trained with the preset ``sas-antibody-MODEL`` (``steps`` shortens it), or found in ``runs``. ``limit``
     test antibodies of each model are measured, a random order of each ``draws`` times.
@@ -69,7 +69,7 @@ class Antibodies(GridStudy):
                 kind = {"H": "heavy", "L": "light"}[CHAINS[model]]
                 raise ValueError(f"{model} needs {kind} chains: name a CSV file (name, sequence) of them with --data")
             if not Path(place := self._denoiser(model)).is_dir():
-                raise ValueError(f"there is no {place}: run unmask antibody-models {self.denoiser} first")
+                raise ValueError(f"there is no {place}: run unmask models {model} --out {place} first")
         return super().grid()
 
     def measure(self, key: Key, folder: Path) -> Result:

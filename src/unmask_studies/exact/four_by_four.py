@@ -23,6 +23,7 @@ from unmask.decoding.protocols import Denoiser, Scheduler
 from unmask.denoisers.loading import load_denoiser
 from unmask.report import figures
 from unmask.report.numbers import interval
+from unmask.runs.jsonable import to_jsonable
 from unmask.schedulers.heuristics import confidence, entropy, margin
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.tasks.sudoku.source import SudokuData
@@ -41,7 +42,6 @@ from unmask_studies.exact.optimum import (
     price_completions,
     solve_chance,
 )
-from unmask_studies.reports import to_json
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow
 
@@ -139,7 +139,7 @@ class FourByFour(GridStudy):
         return (["exact learning"],)
 
     def measure(self, key: Key, folder: Path) -> Result:
-        return to_json(self.run(load_denoiser(self.denoiser)))
+        return to_jsonable(self.run(load_denoiser(self.denoiser)), finite="null")
 
     def run(self, denoiser: Denoiser) -> ExactResults:
         """Train, then measure everything exactly."""

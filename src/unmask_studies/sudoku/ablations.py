@@ -23,7 +23,7 @@ from unmask.report.gather import report_from_json
 from unmask.report.numbers import percent_interval
 from unmask.runs.presets import list_presets
 from unmask.schedulers.loading import load_scheduler
-from unmask_studies.reports import evaluate_scheduler, get_denoiser, marks
+from unmask_studies.reports import evaluate_scheduler, get_denoiser
 from unmask_studies.sets import Sets
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Limits, Table, TableRow, count_limits, points_gap
@@ -152,7 +152,7 @@ class Ablation:
             name=name,
             preset=preset,
             reports=reports,
-            share=np.mean([marks(report.rows[0]) for report in reports], axis=0),
+            share=np.mean([report.rows[0].marks for report in reports], axis=0),
             seeds=[history["seed"] for history in histories],
             calls=float(np.mean([report.rows[0].denoiser_calls for report in reports])),
             cells=float(np.mean([report.rows[0].cell for report in reports])),

@@ -14,7 +14,6 @@ from unmask.evaluation.statistics import paired_bootstrap
 from unmask.report import figures
 from unmask.report.numbers import percent_interval
 from unmask.tasks.sudoku.techniques import FALLBACK, TECHNIQUES
-from unmask_studies.reports import marks
 from unmask_studies.sets import Sets
 from unmask_studies.study import Findings, Key, Result, Results
 from unmask_studies.sudoku.grids import EvaluationStudy
@@ -73,7 +72,7 @@ class Difficulty(EvaluationStudy):
             cells: dict[str, Cell | str] = {"hardest technique needed": _words(kind), "n": f"{int(inside.sum()):,}"}
             for row in report.rows:
                 cells[f"{label(row.scheduler)}, solved %"] = percent_interval(*_solved(row, inside))
-            learned, base = (marks(report.row(name))[inside] for name in (self.learned, self.baseline))
+            learned, base = (report.row(name).marks[inside] for name in (self.learned, self.baseline))
             difference = points_gap(paired_bootstrap(learned, base)) if inside.sum() > 1 else ""
             rows.append({**cells, f"{label(self.learned)} against {label(self.baseline)}, paired": difference})
         span = f"{clues[0]} to {clues[1]} clues"
@@ -93,7 +92,7 @@ def _words(kind: str) -> str:
 
 
 def _solved(row: Row, inside: Bool[np.ndarray, "N"]) -> Limits:
-    return count_limits(int(marks(row)[inside].sum()), int(inside.sum()))
+    return count_limits(int(row.marks[inside].sum()), int(inside.sum()))
 
 
 def _points(row: Row, kinds: Kinds) -> list[figures.Point]:

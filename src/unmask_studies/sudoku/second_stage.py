@@ -13,13 +13,13 @@ from typing import cast
 
 from unmask.report import figures
 from unmask.report.gather import report_from_json
-from unmask.runs.presets import load_preset
+from unmask.runs.presets import change_training, load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.second_stage import SecondStage, run_second_stage
 from unmask_studies import paper_numbers
-from unmask_studies.reports import evaluate_scheduler, get_denoiser, versus
+from unmask_studies.reports import compare_rows, evaluate_scheduler, get_denoiser
 from unmask_studies.sets import Sets
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, against_baseline, describe, label, limits, solved
@@ -49,9 +49,7 @@ class SecondStageStudy(GridStudy):
 
     @property
     def stage(self) -> SecondStage:
-        stage = load_preset(self.tuning_preset, SecondStage, "finetune")
-        if self.samples is not None:
-            stage = replace(stage, training=replace(stage.training, samples=self.samples))
+        stage = change_training(load_preset(self.tuning_preset, SecondStage, "finetune"), samples=self.samples)
         if self.puzzles is not None:
             stage = replace(stage, data=replace(cast(SudokuData, stage.data), puzzles=self.puzzles))
         return stage if self.validate is None else replace(stage, validate=self.validate)
@@ -93,7 +91,7 @@ class SecondStageStudy(GridStudy):
                 start = "sas" if used == SECOND_ROUND else used
                 before = report_from_json(results[BEFORE, start]).rows[0]
                 after = report_from_json(results[along, used]).rows[0]
-                after = replace(after, versus=versus(after, before))
+                after = compare_rows(after, before)
                 own = used == along
                 paper = paper_numbers.SECOND_STAGE.get(along) if own else None
                 rows.append(

@@ -7,13 +7,12 @@ revealed, ``suppress`` postpones them until nothing else is left of the block. P
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.decoding.draws import row_seeds
@@ -21,6 +20,7 @@ from unmask.decoding.guidance import DenoiserWrapper, EndingDenoiser, postpone_e
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler
+from unmask.evaluation.evaluate import read_marks
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report import figures
 from unmask.report.numbers import percent, percent_interval
@@ -85,7 +85,7 @@ class Ends(TaskStudy):
         solved_points, first_points = [], []
         for name, ends in self.points():
             found = results[name, ends]
-            exact, plain = _marks(found), _marks(results[name, "allow"])
+            exact, plain = read_marks(found["solved"]), read_marks(results[name, "allow"]["solved"])
             when = mean_interval([share for share in found["first_end"] if share is not None])
             limits = count_limits(int(exact.sum()), len(exact))
             rows.append(
@@ -103,7 +103,7 @@ class Ends(TaskStudy):
             title = f"{self.label(str(name))}, {ends}"
             solved_points.append(figures.share(title, limits))
             first_points.append(figures.share(title, (when.mean, when.low, when.high)))
-        n = len(_marks(results[self.rows[0], "allow"]))
+        n = len(results[self.rows[0], "allow"]["solved"])
         title = f"{self.task}, {self.region} tokens: end tokens and padding, n = {n:,}, seed {self.seed}"
         note = (
             "First end after: the share of the text before the first end token of the finished answer that was already revealed "
@@ -160,7 +160,3 @@ def _find_end(answer: Int[Tensor, "B l"]) -> Int[Tensor, "B"]:
     """The place of the first end or padding token; the length where there is none."""
     ends = torch.isin(answer, torch.tensor([END, PAD]))
     return torch.where(ends.any(1), ends.int().argmax(1), answer.shape[1])
-
-
-def _marks(found: Mapping[str, Any]) -> Bool[np.ndarray, "n"]:
-    return np.array([mark == "1" for mark in found["solved"]])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.decoding.options import Decoding
+from unmask.runs.presets import change_training
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.text_problems import TextProblemKind, TextProblemTask, text_problem_kinds
 from unmask_studies.reports import evaluate_scheduler, get_denoiser
@@ -98,10 +99,9 @@ class Models:
         task = config.data.kind
         if task not in (kinds := text_problem_kinds()):
             raise ValueError(f"the preset {preset} is for {task}: expected one for {', '.join(kinds)}")
-        shorter = {name: getattr(self.texts, name) for name in ("prompts", "validate")}
-        training = replace(config.training, **{name: value for name, value in shorter.items() if value is not None})
-        data = _truncate(config.data, training.steps * training.prompts)
-        return replace(config, training=training, data=data, denoiser=self.denoiser(task))
+        config = change_training(config, prompts=self.texts.prompts, validate=self.texts.validate)
+        data = _truncate(config.data, config.training.steps * config.training.prompts)
+        return replace(config, data=data, denoiser=self.denoiser(task))
 
     def scheduler(self, task: str, name: str) -> Any:
         """A heuristic by its name, the task's own policy (``LEARNED``), or the policy of a preset, for the task's denoiser."""

@@ -21,6 +21,8 @@ from unmask.evaluation.lm_eval.samples import SampleLog, collect_samples
 from unmask.evaluation.lm_eval.settings import AnswerOptions, LmEval
 from unmask_studies.bench.processes import launch
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 LIMIT = 7
 """Problems: two processes cannot have as many of them each."""
 
@@ -124,6 +126,7 @@ def test_records_of_ended_processes_are_collected_once(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["samples.jsonl"]
 
 
+@pytest.mark.slow
 def test_the_launched_command(place: Path, tmp_path: Path) -> None:
     """`accelerate launch -m unmask lm-eval`: two processes, a new folder, one table."""
     few = [*benchmark_words(place, tmp_path / "two"), "--limit", "3"]

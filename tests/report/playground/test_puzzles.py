@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unmask.report.playground.puzzles import DIFFICULTIES, EXAMPLES, BadPuzzle, random_puzzle, read_puzzle, read_rows
-from unmask.tasks.sudoku import count_solutions, is_solution
+from unmask.tasks.sudoku.solver import count_solutions, is_solution
 
 _, WIKIPEDIA, _, SMALL = EXAMPLES
 FULL = "1234341221434321"

@@ -24,7 +24,8 @@ from support.commands import call
 from unmask.cli import shell as command_line
 from unmask.cli import sudoku as cli_decode
 from unmask.report.terminal.boards import Lane, LiveBoards
-from unmask.tasks.sudoku import parse, solve
+from unmask.tasks.sudoku.grid import parse
+from unmask.tasks.sudoku.solver import solve
 
 SMALL = "1200000040320000"  # of the playground: with this denoiser the learned order solves it and confidence does not
 MODEL = ("--denoiser", "sudoku-4x4-imperfect")

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from unmask.tasks.sudoku import grid
 from unmask.tasks.sudoku.eliminations import locked_candidate, naked_pair, naked_triple, unique_rectangle, xy_wing
+from unmask.tasks.sudoku.grid import grid
 from unmask.tasks.sudoku.techniques import _related
 
 SHAPE = grid(9)

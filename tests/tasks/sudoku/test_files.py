@@ -5,7 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unmask.tasks.sudoku import TECHNIQUES, format_board, generate, hardest, parse, read_csv, write_csv
+from unmask.tasks.sudoku.files import read_csv, write_csv
+from unmask.tasks.sudoku.generate import generate
+from unmask.tasks.sudoku.grid import format_board, parse
+from unmask.tasks.sudoku.techniques import TECHNIQUES, hardest
 
 PUZZLE, SOLUTION = "0321003004002100", "4321123434122143"
 SEVERAL = "3040413004000304"  # two solutions

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from unmask.tasks.sudoku import format_board, grid, parse, pretty
-from unmask.tasks.sudoku.grid import as_boards
+from unmask.tasks.sudoku.grid import as_boards, format_board, grid, parse, pretty
 
 
 @pytest.mark.parametrize(("size", "peers"), [(4, 7), (6, 12), (9, 20)])

@@ -5,16 +5,10 @@ import threading
 import numpy as np
 import pytest
 
-from unmask.tasks.sudoku import (
-    RAO_CLUES,
-    count_solutions,
-    generate,
-    hardest,
-    is_solution,
-    parse,
-    solve,
-    solve_many,
-)
+from unmask.tasks.sudoku.generate import RAO_CLUES, generate
+from unmask.tasks.sudoku.grid import parse
+from unmask.tasks.sudoku.solver import count_solutions, is_solution, solve, solve_many
+from unmask.tasks.sudoku.techniques import hardest
 
 BOX = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
 HARD = "4.....8.5.3..........7......2.....6.....8.4......1.......6.3.7.5..2.....1.4......"

@@ -5,19 +5,11 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from unmask.tasks.sudoku import (
-    SPLITS,
-    Symmetries,
-    apply,
-    canonical,
-    canonical_puzzle,
-    generate,
-    is_solution,
-    parse,
-    random_symmetries,
-    solve_many,
-    split_of,
-)
+from unmask.tasks.sudoku.canonical import canonical, canonical_puzzle
+from unmask.tasks.sudoku.generate import generate
+from unmask.tasks.sudoku.grid import parse
+from unmask.tasks.sudoku.solver import is_solution, solve_many
+from unmask.tasks.sudoku.symmetry import SPLITS, Symmetries, apply, random_symmetries, split_of
 
 BOX = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
 

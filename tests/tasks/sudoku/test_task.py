@@ -12,9 +12,12 @@ from support.denoisers import CountingTable
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Task
-from unmask.tasks.sudoku import canonical, canonical_puzzle, expert_order, is_solution, write_csv
+from unmask.tasks.sudoku.canonical import canonical, canonical_puzzle
+from unmask.tasks.sudoku.files import write_csv
+from unmask.tasks.sudoku.solver import is_solution
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask, expert
+from unmask.tasks.sudoku.techniques import expert_order
 
 
 @pytest.fixture(scope="module")

@@ -6,20 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unmask.tasks.sudoku import (
-    FALLBACK,
-    TECHNIQUES,
-    apply,
-    cell_classes,
-    expert_order,
-    generate,
-    grid,
-    hardest,
-    parse,
-    random_symmetries,
-    read_csv,
-    solve,
-)
+from unmask.tasks.sudoku.files import read_csv
+from unmask.tasks.sudoku.generate import generate
+from unmask.tasks.sudoku.grid import grid, parse
+from unmask.tasks.sudoku.solver import solve
+from unmask.tasks.sudoku.symmetry import apply, random_symmetries
+from unmask.tasks.sudoku.techniques import FALLBACK, TECHNIQUES, cell_classes, expert_order, hardest
 
 shared = Path(__file__).resolve().parents[4] / "shared" / "data" / "sudoku"
 

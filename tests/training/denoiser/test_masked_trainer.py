@@ -133,7 +133,7 @@ def test_learning_rate() -> None:
     rates = [config.lr_at(s) for s in range(100)]
     assert rates[:10] == sorted(rates[:10]) and rates[10:] == sorted(rates[10:], reverse=True) and min(rates) > 0
     assert MaskedTraining(samples=10, batch=10, warmup=0.0).lr_at(0) == MaskedTraining().lr
-    with pytest.raises(ValueError, match="weight must be"):
+    with pytest.raises(ValueError, match="weight: expected 'hidden' or 'elbo'"):
         MaskedTraining(weight="sum")
     with pytest.raises(ValueError, match="at least one batch"):
         MaskedTraining(samples=3, batch=4)

@@ -111,16 +111,22 @@ TINY = SecondStage(
 )
 
 
+@pytest.fixture(scope="module")
+def whole_stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stage") / "whole"
+    list(run_second_stage(TINY, folder))
+    return folder
+
+
 @pytest.mark.parametrize("leave_after", [1, 2, 3, 4])
-def test_a_second_stage_resumes_bit_for_bit(tmp_path: Path, leave_after: int) -> None:
-    list(run_second_stage(TINY, tmp_path / "whole"))
+def test_a_second_stage_resumes_bit_for_bit(whole_stage: Path, tmp_path: Path, leave_after: int) -> None:
     list(itertools.islice(run_second_stage(TINY, tmp_path / "parts"), leave_after))
     list(run_second_stage(TINY, tmp_path / "parts", resume=True))
-    whole, parts = (tmp_path / name / "denoiser" / "model.safetensors" for name in ("whole", "parts"))
+    whole, parts = (folder / "denoiser" / "model.safetensors" for folder in (whole_stage, tmp_path / "parts"))
     assert whole.read_bytes() == parts.read_bytes()
     timeless = [
-        [{k: v for k, v in record.items() if k != "samples_per_second"} for record in Run(tmp_path / name).metrics()]
-        for name in ("whole", "parts")
+        [{k: v for k, v in record.items() if k != "samples_per_second"} for record in Run(folder).metrics()]
+        for folder in (whole_stage, tmp_path / "parts")
     ]
     assert timeless[0] == timeless[1]
     assert timeless[0][0]["step"] == 0 and "off_path" in timeless[0][0] and "off_path" in timeless[0][-1]

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from support.presets import TINY
+from support.processes import together
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.training.policy.run import PolicyRun, run_policy_training
@@ -19,7 +20,7 @@ from unmask_studies.bench.measuring import Finding
 from unmask_studies.bench.processes import launch, require_same
 
 CONFIG = TINY.replace("prompts = 2", 'prompts = 5\ngroup = 2\nadvantage = "reward_to_go"').replace(
-    "steps = 12", "steps = 4"
+    "steps = 6", "steps = 4"
 )
 
 
@@ -32,7 +33,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = launch(2, folder, "train", "--preset", "tiny.toml", "--out", "two")
     assert output.count("in each of 2 processes") == 1, output  # only the first one prints
     list(itertools.islice(run_policy_training(config, folder / "resumed"), 3))
-    launch(2, folder, "train", "--preset", "tiny.toml", "--out", "resumed", "--resume")
+
+    def resume(rank: int) -> None:
+        list(run_policy_training(config, folder / "resumed", resume=True))
+
+    codes, _ = together(2, resume, folder / "log")
+    assert codes == [0, 0], (folder / "log.0").read_text()
     return folder
 
 
@@ -78,6 +84,7 @@ def test_benchmark_refuses_different_trainings() -> None:
         require_same(log, {"step": 1, "return": -3.0, "seconds": 1.0}, 2)
 
 
-def test_failed_launch_shows_its_output(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"(?s)2 processes ended with exit code \d+.*unknown train preset"):
-        launch(2, tmp_path, "train", "--preset", "nonsense", "--out", "run")
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_failed_launch_shows_its_output(count: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"(?s)process(es)? ended with exit code \d+.*unknown train preset"):
+        launch(count, tmp_path, "train", "--preset", "nonsense", "--out", "run")

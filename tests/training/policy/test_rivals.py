@@ -156,7 +156,7 @@ def test_micro_batches_are_equal_up_to_rounding() -> None:
 
 def test_imitation_learns_the_teachers_choices() -> None:
     denoiser, policy = small()
-    training = config(steps=40, group=1, prompts=16, lr=3e-2, objective="imitation", teacher="left_to_right")
+    training = config(steps=30, group=1, prompts=6, lr=3e-2, objective="imitation", teacher="left_to_right")
     policy = type(policy)(dataclasses.replace(policy.config, kind="mlp"))
     list(train_policy(PolicyJob(denoiser, policy, DATA, training, teacher=load_scheduler("left_to_right"))))
     rollout = collect(denoiser, taught_by(policy, training, "left_to_right"), DATA(99, 8), torch.arange(8))

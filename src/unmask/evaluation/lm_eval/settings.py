@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from dataclasses import field, replace
+from typing import Literal
 
 from unmask.decoding.options import Decoding
+from unmask.runs.config import Count, Natural, Seed, config
 
-Likelihood = Literal["path", "monte_carlo"]
 
-
-@dataclass(frozen=True)
+@config
 class AnswerOptions:
     """How requests are answered.
 
@@ -24,22 +23,15 @@ class AnswerOptions:
         seed: Seeds everything random.
     """
 
-    length: int = 128
+    length: Count = 128
     scheduler: str = "confidence"
     decoding: Decoding = field(default_factory=Decoding)
-    likelihood: Likelihood = "path"
-    samples: int = 128
+    likelihood: Literal["path", "monte_carlo"] = "path"
+    samples: Count = 128
     greedy: bool = False
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for name in ("length", "samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.likelihood not in get_args(Likelihood):
-            raise ValueError(f"likelihood must be one of {', '.join(get_args(Likelihood))}, got {self.likelihood!r}")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
         if not isinstance(self.decoding.pace, str):  # samples are found again by a hash of these settings
             raise ValueError(f"pace must be a name, such as threshold:p=0.9, got {self.decoding.pace!r}")
         if not isinstance(self.decoding.revision, str | None):
@@ -54,7 +46,7 @@ class AnswerOptions:
         return replace(self.decoding, steps=max(blocks, round(budget * length / self.length)))
 
 
-@dataclass(frozen=True)
+@config
 class LmEval:
     """A benchmark run: a task, a denoiser, and how to answer.
 
@@ -85,17 +77,11 @@ class LmEval:
     multiturn: bool = False
     answers: AnswerOptions = field(default_factory=AnswerOptions)
     data: str = ""
-    limit: int | None = None
-    traces: int = 0
-    batch: int = 8
+    limit: Count | None = None
+    traces: Natural = 0
+    batch: Count = 8
     dtype: str = "float32"
     device: str = ""
     unconfined: bool = False
     source: str = ""
     published: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"limit must be at least 1, got {self.limit}")
-        if self.traces < 0:
-            raise ValueError(f"traces must be at least 0, got {self.traces}")

@@ -19,6 +19,7 @@ from torch import Tensor
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, States, Trajectory
+from unmask.report import templates
 from unmask.report.terminal import tables as terminal
 from unmask.report.traces.format import Candidates, Trace, TracedTrajectory, write
 from unmask.report.traces.reading import read
@@ -157,38 +158,22 @@ def html(traces: Trace | Sequence[Trace], height: int = 760) -> str:
 
 def trajectory_html(trajectory: Trajectory, rows: int = 4) -> str:
     """The first rows of a trajectory for a notebook, coloured from the first reveal (blue) to the last (red)."""
-    parts = [
-        _row_html(trajectory.tokens[row].tolist(), trajectory.rank[row].tolist())
-        for row in range(min(rows, len(trajectory.tokens)))
-    ]
+    shown = zip(trajectory.tokens[:rows].tolist(), trajectory.rank[:rows].tolist(), strict=True)
     many = f"{len(trajectory.tokens)} canvases, " if len(trajectory.tokens) != 1 else ""
     back = f"{len(trajectory.revisions)} tokens taken back, " if trajectory.revisions is not None else ""
     note = f"{many}{back}{trajectory.steps} steps, {trajectory.denoiser_calls} denoiser calls; blue first, red last"
-    body = "".join(f'<div style="margin:0 1.5em 1em 0">{part}</div>' for part in parts)
-    return f'<div style="display:flex;flex-wrap:wrap">{body}</div><div>{escape(note)}</div>'
+    return templates.render("traces/trajectory.html", rows=[_row(*one) for one in shown], note=note)
 
 
-def _row_html(tokens: list[int], rank: list[int]) -> str:
-    last = max(1, *rank)
-
-    def cell(i: int, tag: str, style: str) -> str:
-        colour = f"background:{terminal.heat(rank[i] / last)};color:#10141a;" if rank[i] >= 0 else "font-weight:bold;"
-        title = f' title="reveal {rank[i] + 1}"' if rank[i] >= 0 else ""
-        return f'<{tag} style="{colour}{style}"{title}>{tokens[i]}</{tag}>'
-
-    size = round(len(tokens) ** 0.5)
-    if size * size != len(tokens) or size not in BOXES or max(tokens) > size:
-        return " ".join(cell(i, "span", "padding:0 .3em;border-radius:3px") for i in range(len(tokens)))
-    shape, style = grid(size), "padding:0;width:1.7em;height:1.7em;text-align:center;border:1px solid #8888;"
-    lines = []
-    for row in range(size):
-        under = "border-bottom:2px solid #888;" if row % shape.box_rows == shape.box_rows - 1 else ""
-        edges = [
-            "border-right:2px solid #888;" if c % shape.box_cols == shape.box_cols - 1 else "" for c in range(size)
-        ]
-        cells = [cell(row * size + c, "td", style + under + edge) for c, edge in enumerate(edges)]
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<table style="border-collapse:collapse;border:2px solid #888">{"".join(lines)}</table>'
+def _row(tokens: list[int], rank: list[int]) -> dict[str, Any]:
+    """A canvas for the template, with the shape of its board, if it looks like one."""
+    size, last = round(len(tokens) ** 0.5), max(1, *rank)
+    board = size * size == len(tokens) and size in BOXES and max(tokens) <= size
+    cells = [
+        {"token": token, "reveal": place + 1, "colour": terminal.heat(place / last) if place >= 0 else ""}
+        for token, place in zip(tokens, rank, strict=True)
+    ]
+    return {"cells": cells, "shape": grid(size) if board else None}
 
 
 def _to_cpu(trajectory: Trajectory) -> Trajectory:
@@ -197,8 +182,9 @@ def _to_cpu(trajectory: Trajectory) -> Trajectory:
             return {key: move(item) for key, item in value.items()}
         return value.cpu() if isinstance(value, Tensor) else value
 
-    states = None if trajectory.states is None else replace(trajectory.states, **move(vars(trajectory.states)))
-    return replace(trajectory, **{**move(vars(trajectory)), "states": states})
+    parts = {name: getattr(trajectory, name) for name in ("states", "revisions")}
+    parts = {name: part and replace(part, **move(vars(part))) for name, part in parts.items()}
+    return replace(trajectory, **{**move(vars(trajectory)), **parts})
 
 
 def _trace_row(

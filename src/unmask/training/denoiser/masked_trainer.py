@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,6 +29,7 @@ from unmask.decoding.draws import counter_uniform
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.masked_lm import MaskedLM
 from unmask.denoisers.transformer import Transformer
+from unmask.runs.config import BelowOne, Count, NonNegative, Positive, Seed, config
 from unmask.runs.optimizer import dump_optimizer, load_optimizer
 from unmask.runs.run import Run
 
@@ -57,34 +59,23 @@ Masking = Callable[[Canvas, int], Masks]
 """``masking(canvas, step)`` draws the masks of a step, a function of the seed and the step."""
 
 
-@dataclass(frozen=True)
+@config
 class MaskedTraining:
     """Options of the optimisation. ``samples`` are canvases seen; ``ema`` is the decay of the averaged weights (0: no average)."""
 
     samples: int = 20_000
-    batch: int = 64
-    lr: float = 2e-3
-    warmup: float = 0.02
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    ema: float = 0.0
-    weight: str = "hidden"
-    seed: int = 0
-    log_every: int = 20
-    save_every: int = 200
+    batch: Count = 64
+    lr: Positive = 2e-3
+    warmup: BelowOne = 0.02
+    weight_decay: NonNegative = 0.01
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    ema: BelowOne = 0.0
+    weight: Literal["hidden", "elbo"] = "hidden"
+    seed: Seed = 0
+    log_every: Count = 20
+    save_every: Count = 200
 
     def __post_init__(self) -> None:
-        if self.weight not in ("hidden", "elbo"):
-            raise ValueError(f"weight must be 'hidden' or 'elbo', got {self.weight!r}")
-        for name in ("batch", "log_every", "save_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
-        if not 0 < self.lr < math.inf or not self.clip > 0:
-            raise ValueError(f"lr and clip must be positive numbers, got lr = {self.lr}, clip = {self.clip}")
-        if not (0 <= self.ema < 1 and 0 <= self.warmup < 1 and 0 <= self.weight_decay < math.inf):
-            raise ValueError("ema and warmup must be in [0, 1) and weight_decay at least 0")
         if self.samples < self.batch:
             raise ValueError(f"samples ({self.samples}) must be at least one batch ({self.batch})")
 

@@ -22,6 +22,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler
 from unmask.runs.atomic import save_tensors
 from unmask.runs.run import Run
+from unmask.tasks.kinds import shuffle_rows
 from unmask.training.denoiser.masked_trainer import Masks, elbo_weight, random_pattern
 
 ORDER, RANDOM, MOMENT = 11, 12, 13
@@ -87,15 +88,8 @@ class PathMasks:
         return canvas if self.vary is None else self.vary(canvas, torch.zeros_like(canvas.tokens), step)[0]
 
     def choose_rows(self, step: int, batch: int) -> Int[Tensor, "B"]:
-        """Which canvases a step shows: each once per epoch, shuffled."""
-        count = len(self.canvas.tokens)
-        place = step * batch + torch.arange(batch)
-        rows = torch.empty_like(place)
-        for epoch in torch.unique(place // count).tolist():
-            shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed * 1_000_003 + epoch))
-            inside = place // count == epoch
-            rows[inside] = shuffled[place[inside] % count]
-        return rows
+        """Which canvases a step shows."""
+        return shuffle_rows(self.seed, step, batch, len(self.canvas.tokens))
 
     def masks(self, canvas: Canvas, step: int) -> Masks:
         rows = self.choose_rows(step, len(canvas.tokens))

@@ -7,9 +7,9 @@ denoiser (``refresh`` draws again as it changes). The loss off the path is measu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -22,19 +22,20 @@ from unmask.denoisers.placement import device_options, parse_dtype
 from unmask.denoisers.transformer import Transformer
 from unmask.evaluation.evaluate import evaluate
 from unmask.generation.text_canvas import copy_tokenizer
+from unmask.runs.config import Count, Natural, Positive, Share, config
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.kinds import Data
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.masked_trainer import MaskedTraining, Tunable, masked_loss, random_masks, train_masked
 from unmask.training.denoiser.path_masks import PathMasks, draw_orders
-from unmask.training.policy.run import DTYPES, PolicyRun, run_policy_training
+from unmask.training.policy.run import PolicyRun, run_policy_training
 
 MASKINGS = 8
 """Random masks per held-out problem, for the loss off the path."""
 
 
-@dataclass(frozen=True)
+@config
 class SecondStage:
     """A denoiser, the scheduler it is tuned along, the problems and the training.
 
@@ -54,34 +55,22 @@ class SecondStage:
     order: str = "sas"
     data: Data = field(default_factory=lambda: SudokuData(puzzles=4000))
     validation: str | None = None
-    validate: int = 400
-    trained: str = "all"
-    loss_on: str = "reveal"
-    random_share: float = 0.25
-    refresh: int = 0
+    validate: Count = 400
+    trained: Literal["all", "head"] = "all"
+    loss_on: Literal["reveal", "hidden"] = "reveal"
+    random_share: Share = 0.25
+    refresh: Natural = 0
     training: MaskedTraining = field(default_factory=MaskedTraining)
-    adapter: str = ""
-    rank: int = 8
-    alpha: float = 16.0
+    adapter: Literal["", "lora"] = ""
+    rank: Count = 8
+    alpha: Positive = 16.0
     merged: bool = False
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = ""
 
     def __post_init__(self) -> None:
-        if self.adapter not in ("", "lora"):
-            raise ValueError(f"adapter must be 'lora' or empty, got {self.adapter!r}")
-        if self.rank < 1 or self.alpha <= 0:
-            raise ValueError(f"rank must be at least 1 and alpha positive, got {self.rank} and {self.alpha}")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
-        if self.trained not in ("all", "head"):
-            raise ValueError(f"trained must be 'all' or 'head', got {self.trained!r}")
         if self.adapter and self.trained != "all":
             raise ValueError(f"an adapter trains itself: leave trained at 'all', got {self.trained!r}")
-        if self.loss_on not in ("reveal", "hidden"):
-            raise ValueError(f"loss_on must be 'reveal' or 'hidden', got {self.loss_on!r}")
-        if not 0 <= self.random_share <= 1 or self.refresh < 0 or self.validate < 1:
-            raise ValueError("random_share must be in [0, 1], refresh at least 0 and validate at least 1")
 
 
 def run_second_stage(

@@ -14,11 +14,12 @@ import torch
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.placement import parse_dtype
+from unmask.runs.presets import load_preset
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.tasks.kinds import Data, GeneratedKind
+from unmask.tasks.kinds import Data, GeneratedKind, find_preset
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
@@ -130,3 +131,27 @@ def run_policy_training(
                 denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator, verify, judge
             )
         )
+
+
+def train(
+    denoiser: str,
+    data: str | Path,
+    out: str | Path,
+    *,
+    task: str = "text",
+    dtype: str = "float32",
+    resume: bool = False,
+    on_step: Callable[[dict[str, Any]], None] = lambda record: None,
+) -> OrderPolicy:
+    """Learn an order for the frozen ``denoiser`` on a file of problems, by the task's own preset, and return the best policy.
+
+    The same as ``unmask train --task TASK --denoiser DENOISER --data DATA --out OUT``. ``out`` is the run's folder, by which
+    ``generate`` and ``load_scheduler`` find the policy; ``on_step`` gets each step's record.
+    """
+    config = load_preset(find_preset(task), PolicyRun, "train")
+    config = dataclasses.replace(config, denoiser=denoiser, data=config.data.with_file(str(data)), dtype=dtype)
+    for record in run_policy_training(config, out, resume):
+        on_step(record)
+    policy = load_scheduler(str(out))
+    assert isinstance(policy, OrderPolicy)
+    return policy
