@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -118,7 +118,7 @@ def test_given_tokens_stay_and_every_decoding_ends(rule: str, decoding: Decoding
     denoiser = CountingTable(limit=600, end_ids=(0,), pad_id=6)
     tokens, _ = puzzles(denoiser, 6, 10)
     revision = greedy if rule == "greedy" else load_revision(rule)
-    decoding = Decoding(decoding.block, decoding.steps, decoding.pace, revision=revision)
+    decoding = replace(decoding, revision=revision, revision_budget=1.0)
     trajectory = unmask(denoiser, confidence, tokens, decoding)
     given = tokens != denoiser.mask_id
     assert torch.equal(trajectory.tokens[given], tokens[given])
@@ -196,12 +196,12 @@ def test_t2t_replaces_and_t2m_hides() -> None:
 
     denoiser = Changing(torch.tensor([[0.0, 4.0, 0.0, 0.0], [0.0, 3.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0]]), mask_id=3)
     tokens = torch.full((1, 3), 3)
-    replaced = unmask(denoiser, confidence, tokens, Decoding(revision="t2t"))
+    replaced = unmask(denoiser, confidence, tokens, Decoding(revision="t2t", revision_budget=1.0))
     assert replaced.tokens.tolist() == [[2, 2, 2]]
     # Step 2 has one mask left: it reveals position 2 and replaces 0 and 1.
     assert replaced.order.tolist() == [[0, 1, 2, 0, 1]] and replaced.step.tolist() == [[0, 1, 2, 2, 2]]
     assert replaced.rank.tolist() == [[3, 4, 2]]
-    hidden = unmask(denoiser, confidence, tokens, Decoding(revision="t2m"))
+    hidden = unmask(denoiser, confidence, tokens, Decoding(revision="t2m", revision_budget=1.0))
     # Step 2 hides them, step 3 reveals 0 as it was, step 4 hides it once more and reveals 1: the budget ends it.
     assert taken_back(hidden, 0) == [[2, 2, 4], [0, 1, 0], [1, 1, 1], [3, 3, 3]]
     assert hidden.order.tolist() == [[0, 1, 2, 0, 1, 0]] and hidden.tokens.tolist() == [[2, 2, 2]]

@@ -244,7 +244,9 @@ def revised_boards(folder: Path) -> Entries:
         loaded = load_scheduler(scheduler, model, name)
         for rule in RULES:
             for way, decoding in ways.items():
-                path = unmask(model, loaded, canvas, replace(decoding, revision=rule), record=False)
+                path = unmask(
+                    model, loaded, canvas, replace(decoding, revision=rule, revision_budget=1.0), record=False
+                )
                 taken = digest(vars(path.revisions).values())
                 made[f"{name} | {scheduler} | {rule} | {way}"] = f"{of_path(path)} {taken}"
     return made

@@ -28,7 +28,8 @@ from unmask.schedulers.policy import OrderPolicy
 def doubt(p: float = 0.5, also: float = 0.1, after: float = 1.0, head: str = "") -> Revision:
     """Hide the tokens that are wrong with probability > p, and in their rows those with probability > also·p.
 
-    Rows are looked at once a share ``after`` of the block is revealed. ``head`` is a folder; by default the shipped one.
+    Rows are looked at once a share ``after`` of the block is revealed, and a canvas that comes back is left as it is. ``head`` is
+    a folder; by default the shipped one.
     """
     return Bindable("doubt", head, lambda policy: Doubt(policy, p, also, after))
 
@@ -81,8 +82,17 @@ class Doubt:
         wrong = self.policy.score(observe_standing(self.policy, view, standing))[standing.at].float().sigmoid()
         # One token that is surely wrong has misled others, which are less so.
         most = torch.zeros_like(stand, dtype=wrong.dtype).scatter_reduce(0, row, wrong, "amax")
-        named = (ripe & (most > self.p))[row] & (wrong > self.also * self.p)
+        named = self._new(view, ripe & (most > self.p))[row] & (wrong > self.also * self.p)
         return wrong.masked_fill(~named, -torch.inf)
+
+    def _new(self, view: View, doubted: Bool[Tensor, "b"]) -> Bool[Tensor, "b"]:
+        """Of the doubted rows, those whose canvas was not doubted before: the others would come back to it for ever."""
+        known, new = view.memory.setdefault("doubt", set()), doubted.clone()
+        for row in torch.nonzero(doubted)[:, 0].tolist():
+            canvas = (int(view.rows[row]), *view.tokens[row].tolist())
+            new[row] = canvas not in known
+            known.add(canvas)
+        return new
 
 
 @dataclass(frozen=True)

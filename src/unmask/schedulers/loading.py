@@ -14,7 +14,7 @@ from unmask.denoisers.checkpoint import Checkpoint, read_json, require_plausible
 from unmask.denoisers.transformer import LARGEST_GRID
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import PURPOSES, OrderPolicy, PolicyConfig
 
 SCHEDULERS = EntryPoints("unmask.schedulers")
 """Name → the scheduler, or a function of its options."""
@@ -22,6 +22,11 @@ SCHEDULERS = EntryPoints("unmask.schedulers")
 
 def list_policies() -> list[str]:
     """The learned policies inside the package."""
+    return [name for name in _list_shipped() if not name.startswith(tuple(f"{head}-" for head in PURPOSES[1:]))]
+
+
+def _list_shipped() -> list[str]:
+    """Policies and heads."""
     return sorted(path.parent.name for path in POLICIES.glob("*/model.safetensors"))
 
 
@@ -49,7 +54,7 @@ def load_head(purpose: str, name: str, denoiser: Denoiser) -> OrderPolicy:
     for folder in (POLICIES / own, Path(own) / "policy", Path(own)):
         if (folder / "model.safetensors").exists() and (folder / "config.json").exists():
             return _load_policy(folder, denoiser, purpose)
-    known = ", ".join(policy for policy in list_policies() if policy.startswith(f"{purpose}-")) or "none"
+    known = ", ".join(policy for policy in _list_shipped() if policy.startswith(f"{purpose}-")) or "none"
     raise ValueError(
         f"no {purpose} head {own!r}: learn one with unmask train (objective {purpose!r}) and name its folder with the option head; "
         f"shipped are {known}"

@@ -183,7 +183,7 @@ def _to_cpu(trajectory: Trajectory) -> Trajectory:
         return value.cpu() if isinstance(value, Tensor) else value
 
     parts = {name: getattr(trajectory, name) for name in ("states", "revisions")}
-    parts = {name: part and replace(part, **move(vars(part))) for name, part in parts.items()}
+    parts = {name: None if part is None else replace(part, **move(vars(part))) for name, part in parts.items()}
     return replace(trajectory, **{**move(vars(trajectory)), **parts})
 
 

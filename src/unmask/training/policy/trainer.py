@@ -79,7 +79,8 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     start, first = learner.restore(run, processes), {}
     if not start:
         first = {f"start_{name}": value for name, value in _validate(job, processes).items()}
-        learner.best_score = score(first, "start_")
+        if config.purpose == "order":  # an untrained policy is confidence, an untrained head nothing
+            learner.best_score = score(first, "start_")
     log = _open_log(run, start, processes)
     for step in range(start, config.steps):
         began, done = time.perf_counter(), step + 1
