@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,11 +26,11 @@ from unmask.schedulers.loading import load_head
 from unmask.schedulers.policy import OrderPolicy
 
 
-def doubt(p: float = 0.5, also: float = 0.1, after: float = 1.0, head: str = "") -> Revision:
+def doubt(p: float = 0.7, also: float = 0.07, after: float = 1.0, head: str = "") -> Revision:
     """Hide the tokens that are wrong with probability > p, and in their rows those with probability > also·p.
 
-    Rows are looked at once a share ``after`` of the block is revealed, and a canvas that comes back is left as it is. ``head`` is
-    a folder; by default the shipped one.
+    Rows are looked at once a share ``after`` of the block is revealed. When a canvas comes back, only those above 2·also·p are
+    taken along, then 4·also·p, and in the end it stays. ``head`` is a folder; by default the shipped one.
     """
     return Bindable("doubt", head, lambda policy: Doubt(policy, p, also, after))
 
@@ -65,8 +66,8 @@ class Doubt:
     """A revision by what ``policy`` holds to be wrong; see :func:`doubt`."""
 
     policy: OrderPolicy
-    p: float = 0.5
-    also: float = 0.1
+    p: float = 0.7
+    also: float = 0.07
     after: float = 1.0
 
     @property
@@ -82,17 +83,18 @@ class Doubt:
         wrong = self.policy.score(observe_standing(self.policy, view, standing))[standing.at].float().sigmoid()
         # One token that is surely wrong has misled others, which are less so.
         most = torch.zeros_like(stand, dtype=wrong.dtype).scatter_reduce(0, row, wrong, "amax")
-        named = self._new(view, ripe & (most > self.p))[row] & (wrong > self.also * self.p)
-        return wrong.masked_fill(~named, -torch.inf)
+        least = self._least(view, ripe & (most > self.p))
+        return wrong.masked_fill(wrong <= least[row], -torch.inf)
 
-    def _new(self, view: View, doubted: Bool[Tensor, "b"]) -> Bool[Tensor, "b"]:
-        """Of the doubted rows, those whose canvas was not doubted before: the others would come back to it for ever."""
-        known, new = view.memory.setdefault("doubt", set()), doubted.clone()
+    def _least(self, view: View, doubted: Bool[Tensor, "b"]) -> Float[Tensor, "b"]:
+        """The least doubt that is taken along. It doubles whenever a canvas comes back, so that something else is tried."""
+        known, least = view.memory.setdefault("doubt", Counter()), torch.full(doubted.shape, torch.inf)
         for row in torch.nonzero(doubted)[:, 0].tolist():
             canvas = (int(view.rows[row]), *view.tokens[row].tolist())
-            new[row] = canvas not in known
-            known.add(canvas)
-        return new
+            bound = self.also * self.p * 2 ** known[canvas]
+            least[row] = bound if bound <= self.p else torch.inf
+            known[canvas] += 1
+        return least.to(doubted.device)
 
 
 @dataclass(frozen=True)
