@@ -226,7 +226,7 @@ def test_every_field_of_a_preset_is_an_option() -> None:
         "4",
     ]
     made = parse(cli.COMMANDS, "unmask", words)
-    preset = load_preset("sas-sudoku-9x9-imperfect", PolicyRun, "train")
+    preset = load_preset("default", PolicyRun, "train")
     expected = replace(
         preset,
         training=replace(preset.training, steps=3),
@@ -234,6 +234,8 @@ def test_every_field_of_a_preset_is_an_option() -> None:
         data=replace(cast(Any, preset.data), puzzles=5),
     )
     assert made.config == expected and made.seed == 4
+    other = parse(cli.COMMANDS, "unmask", ["train", "--out", "x", "--preset", "default", "--task", "arithmetic"]).config
+    assert other.data.kind == "arithmetic" and other.policy == preset.policy
 
 
 def test_decode_prints_the_whole_trajectory_as_json(command: Call) -> None:

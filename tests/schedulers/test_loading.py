@@ -131,5 +131,5 @@ def test_every_shipped_denoiser_has_a_policy() -> None:
         policy = load_scheduler("sas", denoiser, name)
         assert isinstance(policy, OrderPolicy)
         assert policy.config.denoiser == name
-    with pytest.raises(ValueError, match="no policy ships for the denoiser 'mine'"):
+    with pytest.raises(ValueError, match="no policy sas ships for the denoiser 'mine'"):
         load_scheduler("sas", None, "mine")

@@ -13,10 +13,11 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Scheduler, View, scheduler
 from unmask.denoisers.loading import load_denoiser
-from unmask.schedulers.heuristics import confidence, uncertainty
+from unmask.schedulers.heuristics import confidence, entropy, left_to_right, margin, uncertainty
 from unmask.schedulers.policy import KINDS, OrderPolicy, PolicyConfig
 from unmask.tasks.sudoku.generate import generate
 from unmask.tasks.sudoku.symmetry import apply, random_symmetries
+from unmask.training.policy.run import build_policy
 
 DENOISER = load_denoiser("sudoku-9x9-imperfect")
 
@@ -24,7 +25,9 @@ DENOISER = load_denoiser("sudoku-9x9-imperfect")
 def policy_of(kind: str, seed: int = 0, **options: object) -> OrderPolicy:
     torch.manual_seed(seed)
     config = PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2, size=9, length=81, vocab_size=10, hidden_width=48)
-    return OrderPolicy(dataclasses.replace(config, **options))  # pyright: ignore[reportArgumentType]
+    if kind == "general":
+        config = dataclasses.replace(config, width=48, n_heads=3)
+    return build_policy(dataclasses.replace(config, **options), DENOISER, "sudoku-9x9-imperfect")  # pyright: ignore[reportArgumentType]
 
 
 def stirred(kind: str) -> OrderPolicy:
@@ -40,7 +43,7 @@ def boards(count: int, clues: int = 45) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("base", [confidence, uncertainty])
+@pytest.mark.parametrize("base", [confidence, uncertainty, margin, entropy, left_to_right])
 def test_an_untrained_policy_ranks_as_its_base_does(kind: str, base: Scheduler) -> None:
     tokens, _ = boards(3)
     ours, theirs = (unmask(DENOISER, s, tokens) for s in (policy_of(kind, base=base.__name__), base))  # pyright: ignore
@@ -151,7 +154,7 @@ def test_a_denoiser_that_does_not_fit_is_refused() -> None:
         ({"kind": "oracle"}, "kind"),
         ({"kind": "mlp", "features": ("luck",)}, "luck"),
         ({"kind": "mlp", "temperature": 0.0}, "temperature"),
-        ({"kind": "mlp", "base": "luck"}, "base must be one of confidence, uncertainty"),
+        ({"kind": "mlp", "base": "luck"}, "base must be one of confidence, uncertainty, entropy"),
     ],
 )
 def test_bad_configurations_are_refused(options: dict[str, object], message: str) -> None:

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from unmask.tasks.kinds import KINDS, EvaluationRequest, GeneratedKind, TaskKind, evaluation_set, find_kind, find_preset
+from unmask.tasks.kinds import (
+    DEFAULT_PRESET,
+    KINDS,
+    EvaluationRequest,
+    GeneratedKind,
+    TaskKind,
+    evaluation_set,
+    find_kind,
+    find_preset,
+)
 
 PLUGIN = '''
 from dataclasses import dataclass, replace
@@ -105,7 +114,6 @@ def test_every_kind_is_registered_under_its_own_name(name: str) -> None:
 def test_errors_name_the_nearest_task_and_the_missing_option() -> None:
     with pytest.raises(ValueError, match=r"no task 'sudko': expected one of .*; did you mean 'sudoku'"):
         find_kind("sudko")
-    with pytest.raises(ValueError, match="the task code has no default preset: name one with --preset"):
-        find_preset("code")
+    assert find_preset("code") == DEFAULT_PRESET
     with pytest.raises(ValueError, match="text is read from a file: name it with --data"):
         evaluation_set("text", "sudoku-4x4", EvaluationRequest())

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
+from unmask.runs.jsonable import read_json
 from unmask.runs.presets import change_training, load_preset
 from unmask.runs.run import Run
-from unmask.tasks.kinds import find_kind, find_preset, require_kind
+from unmask.tasks.kinds import DEFAULT_PRESET, find_kind, find_preset, require_kind
 from unmask.training.cost.preflight import Needs
 from unmask.training.policy.run import PolicyRun, run_policy_training
 from unmask.training.policy.validation import best_step
@@ -24,7 +24,7 @@ C = TypeVar("C", bound=Any)
 class Train:
     """Learn an order for a frozen denoiser. Self-Aware Scheduling, or one of its rivals.
 
-    $ unmask train --preset sas-sudoku-9x9-imperfect --out runs/order
+    $ unmask train --denoiser sudoku-9x9-imperfect --out runs/order
     $ unmask evaluate --denoiser sudoku-9x9-imperfect --schedulers confidence,margin,runs/order
     $ unmask train --task text --denoiser llada-folder --data train.jsonl --out runs/text-order
     """
@@ -32,9 +32,9 @@ class Train:
     out: Path  # The run's folder: configuration, versions, metrics, checkpoints, and at the end the best policy.
     config: Annotated[PolicyRun, Inline]  # The preset, each of whose fields is an option.
     task: str | None = None
-    """sudoku, text, antibody, arithmetic, ordered, code or countdown. The preset's, or with neither, sudoku."""
+    """sudoku, text, antibody, reaction, arithmetic, ordered, code or countdown. The preset's, or with neither, sudoku."""
     preset: str | None = None
-    """The name of a preset, or your own TOML file; by default the task's. See `unmask presets`."""
+    """The name of a preset, or your own TOML file; by default the task's, or `default`. See `unmask presets`."""
     data: Path | None = None  # The file to train on, where problems are read; short for --data.file.
     resume: bool = False  # Continue a run that was interrupted. Without it an existing folder is refused.
     steps: int | None = None  # Training steps; short for --training.steps.
@@ -45,8 +45,11 @@ class Train:
         preset, task = find_option(words, "--preset"), find_option(words, "--task")
         if task is not None:
             find_kind(task)
-        config = load_preset(preset or find_preset(task), PolicyRun, "train")
-        if task is not None:
+        name = preset or find_preset(task)
+        config = load_preset(name, PolicyRun, "train")
+        if name == DEFAULT_PRESET:  # it is for every task
+            config = replace(config, data=find_kind(task or "sudoku")())
+        elif task is not None:
             require_kind(config.data, task)
         return with_config(cls, config)
 
@@ -54,7 +57,11 @@ class Train:
         config = read_from(change_training(self.config, self.seed, steps=self.steps), self.data)
         show_learning(config, self.out, self.resume)
         step = best_step(Run(self.out).metrics())
-        after = {None: "", 0: ": as it began, since no step made it better"}.get(step, f": as it was after step {step}")
+        began = "as it began"
+        if config.race and (raced := Run(self.out).folder / "race.json").exists():
+            measured = read_json(raced)
+            began = f"the heuristic {max(config.race, key=lambda name: measured[name])}"
+        after = {None: "", 0: f": {began}, since no step made it better"}.get(step, f": as it was after step {step}")
         console.print(f"the policy is in {self.out / 'policy'}{after}")
 
 
@@ -64,36 +71,33 @@ def read_from(config: C, file: Path | None) -> C:
 
 
 def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
-    """Train with a live line. Ctrl-C and SIGTERM let the step end and be saved."""
-    with _defer_signals() as received, progress_bar("{task.description}", "steps") as progress:
+    """Train with a live line. Ctrl-C and SIGTERM end it at once: the run is saved as it was when the step began."""
+
+    def show_needs(needs: Needs) -> None:
+        for line in (*needs.lines, f"the denoiser runs on {config.describe()}"):
+            console.print(line, soft_wrap=True)
+
+    records = run_policy_training(config, out, resume, needs=show_needs)
+    with hand_over_interrupts(records), progress_bar("{task.description}", "steps") as progress:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""
-        for record in run_policy_training(config, out, resume, stop=lambda: bool(received), needs=_show_needs):
+        for record in records:
             for start in ("start_", ""):
                 if (nll := record.get(f"{start}nll")) is not None:
                     accuracy = f", {nll:.3f} nats per held-out token"
                 elif (share := record.get(f"{start}accuracy")) is not None:
                     accuracy = f", {share:.1%} of held-out problems solved"
             text = f"return {record['return']:.2f}, wrong reveals {record['wrong_reveals']:.2f}{accuracy}"
+            shares = (record[f"{part}_seconds"] / record["seconds"] for part in ("denoiser", "update"))
+            text += ", {:.0%} of the time in the denoiser, {:.0%} in updates".format(*shares)
             progress.update(bar, completed=record["step"], description=text)
-    if received:
-        signal.raise_signal(received[0])  # the step was finished and saved: now the signal does what it does
-
-
-def _show_needs(needs: Needs) -> None:
-    for line in needs.lines:
-        console.print(line, soft_wrap=True)
 
 
 @contextlib.contextmanager
-def _defer_signals() -> Iterator[list[int]]:
-    """The signals to stop that have come; they have no other effect meanwhile."""
-    received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda got, _: received.append(got)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+def hand_over_interrupts(records: Any) -> Iterator[None]:
+    """An interrupt between two records of a training goes to the training, which saves what it has."""
     try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        yield
+    except KeyboardInterrupt as stop:
+        records.throw(stop)
+        raise

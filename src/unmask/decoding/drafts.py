@@ -38,7 +38,7 @@ class Forwards:
         if takes_focus(self.denoiser):
             # Its states may depend on a row's history: equal canvases are not shared.
             self.rounds += 1
-            return self.denoiser.hidden(live.tokens, live.attention, live.focus())
+            return self.denoiser.hidden(live.tokens, live.attention, focus=live.focus())
         return self._forward(live.tokens, live.attention)
 
     def expect(self, step: Step) -> None:

@@ -132,12 +132,13 @@ def look(
         raise ValueError("this scheduler is an oracle: it needs the truth; give the canvas a target")
     eligible = live.eligible()
     states = Forwards(denoiser, live).states(live) if states is None else states
-    row, position = torch.nonzero(live.hidden if everything or prices_all(scheduler) else eligible, as_tuple=True)
+    unseen = live.unseen
+    row, position = torch.nonzero(unseen if everything or prices_all(scheduler) else eligible, as_tuple=True)
     return View(
         denoiser=denoiser,
         tokens=live.tokens,
         attention=live.attention,
-        hidden=live.hidden,
+        hidden=unseen,
         eligible=eligible,
         index=live.index,
         place=live.place,

@@ -11,7 +11,7 @@ from unmask.decoding.protocols import Pace, Revision
 from unmask.decoding.revisions import load_revision
 from unmask.runs.config import Count, NonNegative, Share, config
 
-Ends = Literal["allow", "damp", "suppress", "forbid"]
+Ends = Literal["allow", "damp", "suppress", "forbid", "logits_eos_inf", "confidence_eos_eot_inf"]
 Cache = Literal["none", "prefix", "dual"]
 
 
@@ -26,7 +26,8 @@ class Decoding:
         order_temperature: 0 takes the position with the best score; above 0, positions are drawn from softmax(scores/τ).
         token_temperature: 0 takes the likeliest token.
         top_p: Draw tokens only from the likeliest ones that together have this probability.
-        ends: End tokens: allow; damp them while little is revealed; suppress them until nothing else is left; forbid.
+        ends: End tokens: allow; damp them while little is revealed; suppress them until nothing else is left; forbid;
+            logits_eos_inf and confidence_eos_eot_inf, as LLaDA's generate.py has them.
         end_floor: The factor that damped end tokens start with, in [0, 1].
         min_length: No end token in this many positions.
         stop_at_end: A row ends when everything before its first end token is revealed.
@@ -47,7 +48,7 @@ class Decoding:
     top_p: Annotated[float, pydantic.Field(gt=0, le=1)] = 1.0
     ends: Ends = "allow"
     end_floor: Share = 0.4
-    min_length: Annotated[int, pydantic.Field(ge=0)] = 0
+    min_length: Annotated[int, pydantic.Field(ge=0, lt=2**31)] = 0
     stop_at_end: bool = True
     guidance: NonNegative = 0.0
     cache: Cache = "none"

@@ -73,6 +73,24 @@ class Focus:
         )
 
 
+@dataclass(frozen=True)
+class BlockRule:
+    """The blocks of a denoiser whose attention is limited to blocks: it was trained to be decoded in them, left to right.
+
+    They count from the first token of a row, prompt included (``from_start``), or from the beginning of the region. ``seeded``:
+    the first token of a block is revealed before the others.
+    """
+
+    size: int
+    from_start: bool
+    seeded: bool = False
+
+    @classmethod
+    def of(cls, denoiser: Denoiser) -> BlockRule | None:
+        """The rule of a denoiser that has one, in the optional attribute ``block_rule``."""
+        return getattr(denoiser, "block_rule", None)
+
+
 class FocusedDenoiser(Denoiser, Protocol):
     """A denoiser that takes a focus. Without one its states depend on the canvas alone."""
 
@@ -315,7 +333,8 @@ class Canvas:
     ``target`` is the truth, for teacher forcing, oracles and records. ``region`` is where the answer stands (default: from the
     first to the last hidden position); blocks and indices count inside it. ``attention`` is False on padding. ``candidates``
     restricts what may be revealed: other hidden positions stay hidden. ``seeds`` make each row's randomness its own (default: the
-    row's number).
+    row's number). Of positions that are no candidates, those that are ``waiting`` are hidden to schedulers too, as if they could be
+    revealed. ``weight`` is how much the reward of a position counts in training (default: 1).
     """
 
     tokens: Int[Tensor, "B L"]
@@ -324,10 +343,12 @@ class Canvas:
     attention: Bool[Tensor, "B L"] | None = None
     candidates: Bool[Tensor, "B L"] | None = None
     seeds: Int[Tensor, "B"] | None = None
+    waiting: Bool[Tensor, "B L"] | None = None
+    weight: Float[Tensor, "B L"] | None = None
 
     def check(self) -> None:
         """Refuse tensors of other shapes than the tokens."""
-        for name in ("target", "region", "attention", "candidates"):
+        for name in ("target", "region", "attention", "candidates", "waiting", "weight"):
             tensor = getattr(self, name)
             if tensor is not None and tensor.shape != self.tokens.shape:
                 raise ValueError(

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterable, Iterator
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+from unmask.denoisers.checkpoint import Checkpoint, Shape, SkipInitialisation, read_json, require_plausible_size
+from unmask.runs.jsonable import flatten
 
 HEADS = (
     ("cls",),
@@ -32,7 +37,11 @@ HEADS = (
     ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
 )
 """The children of ``…ForMaskedLM`` classes that follow the trunk, in the order in which they are called."""
+REPEATED = re.compile(r"layer|block|group|expert|depth")
+"""The keys of configurations that say how often a part of the model is repeated."""
 PROBE = 6
+SAME_TENSORS = {"dplm": "esm"}
+"""``model_type`` of remote code → that of the modules of transformers that it subclasses: DPLM is an ESM-2 trained as diffusion."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "special_tokens_map.json")
 
 
@@ -123,6 +132,28 @@ class MaskedLM(nn.Module):
             x = getattr(self.model, part)(x)
         return x.to(hidden.device)
 
+    def last_blocks(self, count: int) -> MaskedLMBlocks:
+        """A copy of the last ``count`` layers. Where layers share their weights (ALBERT), they do in the copy."""
+        stored = self.model.config
+        if count > stored.num_hidden_layers:
+            raise ValueError(f"the denoiser has {stored.num_hidden_layers} blocks, {count} of them cannot be copied")
+        # No dropout: the policy that draws must be the policy that learns.
+        dropout = {name: 0.0 for name, value in vars(stored).items() if "dropout" in name and isinstance(value, float)}
+        shape = {**stored.to_diff_dict(), "model_type": stored.model_type, "num_hidden_layers": count, **dropout}
+        copied = MaskedLMBlocks(json.loads(json.dumps(shape, default=str)))
+        skipped, theirs = stored.num_hidden_layers - count, self.model.base_model.state_dict()
+        stacks = [f"{name}." for name, part in self.model.base_model.named_modules() if _is_stack(part, stored)]
+
+        def source(name: str) -> str:
+            for stack in stacks:
+                if name.startswith(stack):
+                    number, _, rest = name.removeprefix(stack).partition(".")
+                    return f"{stack}{int(number) + skipped}.{rest}"
+            return name
+
+        copied.trunk.load_state_dict({name: theirs[source(name)] for name in copied.trunk.state_dict()})
+        return copied
+
     def _trunk(self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -> Float[Tensor, "B L D"]:
         real = torch.ones_like(tokens, dtype=torch.bool) if attention is None else attention
         places = (real.long().cumsum(1) - 1).clamp(min=0)
@@ -169,6 +200,50 @@ class MaskedLM(nn.Module):
         self.pads = repeats(self._trunk(nn.functional.pad(tokens, (2, 0), value=allowed[0]), real)[:, 2:])
 
 
+class MaskedLMBlocks(nn.Module):
+    """The layers of a masked language model without embeddings and head, from states to states. ``shape``: its configuration."""
+
+    def __init__(self, shape: dict[str, Any]) -> None:
+        super().__init__()
+        import transformers
+
+        if shape.get("model_type") not in transformers.CONFIG_MAPPING:
+            raise ValueError(f"expected a model_type that transformers knows, got {shape.get('model_type')!r}")
+        self.shape: dict[str, Any] = shape
+        few = {"vocab_size": PROBE, "pad_token_id": 0}  # the embeddings are dropped
+        with silence_transformers():
+            config = transformers.AutoConfig.for_model(**{**shape, **few})
+            self.trunk = transformers.AutoModelForMaskedLM.from_config(config, trust_remote_code=False).base_model
+        self.trunk.embeddings = _GivenEmbeddings()
+        for unused in ("contact_head", "pooler", "embeddings_project"):
+            if hasattr(self.trunk, unused):
+                delattr(self.trunk, unused)
+                setattr(self.trunk, unused, None)
+        if hasattr(getattr(self.trunk, "encoder", None), "embedding_hidden_mapping_in"):
+            self.trunk.encoder.embedding_hidden_mapping_in = nn.Identity()
+        self._takes = frozenset(inspect.signature(self.trunk.forward).parameters)
+        self.width = int(config.hidden_size)
+
+    def forward(
+        self, x: Float[Tensor, "B L D"], attention: Bool[Tensor, "B L"] | None, at: tuple[Tensor, Tensor]
+    ) -> Float[Tensor, "N D"]:
+        """The states of the (row, position) pairs ``at``."""
+        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if attention is None else attention
+        given = {"attention_mask": real.long(), "position_ids": (real.long().cumsum(1) - 1).clamp(min=0)}
+        return self.trunk(inputs_embeds=x, **{k: v for k, v in given.items() if k in self._takes})[0][at]
+
+
+class _GivenEmbeddings(nn.Module):
+    """In the place of a model's embeddings: the vectors that it is given."""
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Tensor:
+        return inputs_embeds
+
+
+def _is_stack(part: nn.Module, config: Any) -> bool:
+    return isinstance(part, nn.ModuleList) and len(part) == config.num_hidden_layers > 1
+
+
 def load_masked_lm(
     folder: Path,
     dtype: torch.dtype = torch.float32,
@@ -187,19 +262,42 @@ def load_masked_lm(
     if device is not None and device_map is not None:
         raise ValueError(f"device is {device} and device_map {device_map!r}: give one of them")
     safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    shapes = Checkpoint(folder).shapes
     try:
         with silence_transformers():
+            config = _model_config(folder, transformers) or transformers.AutoConfig.from_pretrained(folder, **safe)
+            _require_plausible(config, shapes, folder)
             model, info = transformers.AutoModelForMaskedLM.from_pretrained(
-                folder, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True, **safe
-            )
+                folder, config=config, dtype=dtype, device_map=device_map,
+                use_safetensors=True, output_loading_info=True, **safe,
+            )  # fmt: skip
             named = any((folder / file).exists() for file in TOKENIZER_FILES)
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe) if named else None
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except Exception as error:  # whatever a damaged file makes transformers raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"{folder} is not a masked language model that transformers knows: {reason}") from error
     if wrong := sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]])):
         raise ValueError(f"{folder} does not fit {type(model).__name__}: {', '.join(wrong[:4])} missing or misshapen")
     return MaskedLM(model if device is None else model.to(device), tokenizer)
+
+
+def _model_config(folder: Path, transformers: Any) -> Any:
+    """The configuration as one of transformers' own where it says ``SAME_TENSORS``; None leaves it to transformers."""
+    stored = read_json(folder / "config.json")
+    same = SAME_TENSORS.get(str(stored.pop("model_type", None)))
+    return None if same is None else transformers.AutoConfig.for_model(same, **stored)
+
+
+def _require_plausible(config: Any, shapes: Mapping[str, Shape], folder: Path) -> None:
+    """Refuse a configuration of more layers or far more weights than the files hold. The module that counts has no memory."""
+    import transformers
+
+    for key, value in flatten(config.to_dict()).items():
+        if isinstance(value, int) and REPEATED.search(key) and not key.endswith("_size"):
+            require_plausible_size(0, shapes, folder, value)
+    with torch.device("meta"), SkipInitialisation():
+        bare = transformers.AutoModelForMaskedLM.from_config(config, trust_remote_code=False)
+    require_plausible_size(sum(p.numel() for p in bare.parameters()), shapes, folder)
 
 
 @contextlib.contextmanager

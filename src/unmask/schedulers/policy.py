@@ -1,15 +1,15 @@
 """``OrderPolicy``: the learned scheduler ``v_φ``, and the small self-describing artefact it is saved as.
 
 ``v_φ(i | s) = exp(u_i(s)/τ) 1{i ∈ M} / Σ_j …`` (Eq. masked_softmax). The score is ``u_i = c_i + f_φ(s)_i``: ``c_i`` is confidence
-as a logit, log p̂_i/(1 − p̂_i), and the network's readout starts at zero, so an untrained policy is soft confidence. With
-``base="uncertainty"`` c_i is the entropy instead, in nats: what is least certain comes first. With ``residual=False`` there is no
-c_i, and the policy starts from its random weights.
+as a logit, log p̂_i/(1 − p̂_i), and the network's readout starts at zero, so an untrained policy is soft confidence. Another
+``base`` makes c_i the score of another heuristic, so that an untrained policy ranks as that one does. With ``residual=False``
+there is no c_i, and the policy starts from its random weights.
 
 The policy reads the denoiser's distributions at *every* hidden position and the revealed tokens. It never sees a hidden token: in
 the canvas that it observes, hidden tokens are masks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,12 +20,21 @@ from torch import Tensor, nn
 from unmask.decoding.protocols import Denoiser, View
 from unmask.runs.config import Count, Positive, config
 from unmask.runs.names import did_you_mean
+from unmask.schedulers import heuristics
+from unmask.schedulers.general import SMALL_VOCABULARY, General, distributions
 from unmask.schedulers.networks import MLP, Attentive, Grid, Projection
 
 FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
-KINDS = ("mlp", "transformer", "hidden", "grid")
-BASES = ("confidence", "uncertainty")
+KINDS = ("general", "mlp", "transformer", "hidden", "grid")
 PURPOSES = ("order", "doubt", "pace")
+BASES: dict[str, Callable[[View], Float[Tensor, "b L"]]] = {
+    "confidence": heuristics.confidence,
+    "uncertainty": heuristics.uncertainty,
+    "entropy": heuristics.entropy,
+    "margin": lambda view: 8 * view.margin,  # a power of two moves no margin onto another
+    "left_to_right": heuristics.left_to_right,
+}
+"""Heuristics that an untrained policy can rank as, and their scores on the scale of logits."""
 LOGIT_CAP = 30.0
 
 
@@ -35,10 +44,11 @@ class PolicyConfig:
 
     ``features`` of the statistics kinds: log p̂, entropy / log V, j / L, margin, share revealed, and how far away the nearest token
     is that is known on the ``left`` and on the ``right`` (logarithms of distances); the hidden bit is always there.
-    ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid kind reads the whole
-    distribution of a cell, not only its statistics. ``blockwise``: in blocks, a transformer reads the prices of its block alone,
-    and the head is not computed for the rest. ``purpose``: an order, or what a head says of each token (:mod:`.heads`).
-    ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
+    ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid and the general kind
+    read the whole distribution of a position, not only its statistics. ``states``: the general kind goes on from the denoiser's
+    states; without them it reads prices alone. ``blocks``: the shape of its blocks. ``blockwise``: in blocks, a policy reads the
+    prices of its block alone, and the head is not computed for the rest. ``purpose``: an order, or what a head says of each token
+    (:mod:`.heads`). ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
     """
 
     kind: str = "grid"
@@ -48,6 +58,8 @@ class PolicyConfig:
     features: Sequence[str] = ("confidence", "entropy", "position")
     tokens: bool = True
     distribution: bool = True
+    states: bool = True
+    blocks: dict[str, Any] | None = None
     blockwise: bool = False
     residual: bool = True
     base: str = "confidence"
@@ -73,8 +85,21 @@ class PolicyConfig:
                 raise ValueError(f"the policy's {what} must be one of {', '.join(known)}, got {unknown[0]!r}{near}")
         if self.blockwise and self.kind == "grid":
             raise ValueError("a grid policy reads the whole board: blockwise goes with the other kinds")
-        if self.kind == "transformer" and self.width % self.n_heads:
+        if self.kind in ("transformer", "general") and self.width % self.n_heads:
             raise ValueError(f"the policy's width {self.width} is not a multiple of its n_heads {self.n_heads}")
+
+    @property
+    def reads_states(self) -> bool:
+        return self.kind == "hidden" or (self.kind == "general" and self.states)
+
+    @property
+    def n_features(self) -> int:
+        """Numbers per position that the general kind reads besides the states."""
+        return len(self.features) + 2 + (2 * self.vocab_size if self.reads_distributions else 0)
+
+    @property
+    def reads_distributions(self) -> bool:
+        return self.distribution and (self.kind == "grid" or self.vocab_size <= SMALL_VOCABULARY)
 
 
 class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=["masked-diffusion", "decoding-order"]):
@@ -84,7 +109,16 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         super().__init__()
         self.config = c = config
         embedded = (c.vocab_size, c.length) if c.tokens else (None, None)
-        if c.kind == "mlp":
+        if c.kind == "general":
+            if not c.blocks:
+                raise ValueError("a general policy is made for a denoiser: build it with build_policy")
+            self.network = General(
+                c.blocks,
+                c.n_features,
+                c.vocab_size if c.tokens and c.vocab_size <= SMALL_VOCABULARY else None,
+                c.hidden_width if c.states else 0,
+            )
+        elif c.kind == "mlp":
             self.network = MLP(len(c.features) + 1, c.width, *embedded)
         elif c.kind == "transformer":
             self.network = Attentive(len(c.features) + 1, c.width, c.n_layers, c.n_heads, *embedded)
@@ -101,7 +135,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
     @property
     def prices_all(self) -> bool:
         """Whether positions that cannot be chosen are priced too: kinds with attention across positions need them."""
-        return self.config.kind in ("transformer", "grid") and not self.config.blockwise
+        return self.config.kind in ("general", "transformer", "grid") and not self.config.blockwise
 
     @classmethod
     def _load_as_pickle(cls, *_: Any, **__: Any) -> "OrderPolicy":
@@ -119,7 +153,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
                 f"this policy was trained for {c.vocab_size} tokens ({c.denoiser}), the denoiser has {theirs}"
             )
         width = getattr(getattr(denoiser, "config", None), "width", c.hidden_width)
-        if c.kind == "hidden" and width != c.hidden_width:
+        if c.reads_states and width != c.hidden_width:
             raise ValueError(
                 f"this policy reads states of width {c.hidden_width} ({c.denoiser}), the denoiser's have {width}"
             )
@@ -131,10 +165,12 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         seen = {"eligible": view.eligible, "hidden": view.hidden, "tokens": view.tokens, "confidence": view.confidence}
         if view.attention is not None:
             seen["real"] = view.attention
-        if c.residual and c.base == "uncertainty":
-            seen["entropy"] = view.entropy.masked_fill(~view.confidence.isfinite(), 0.0)
+        if c.residual and c.base != "confidence":
+            seen["base"] = BASES[c.base](view).masked_fill(~view.confidence.isfinite(), 0.0)
+        if c.reads_states:
+            seen["states"] = view.states
         if c.kind == "hidden":
-            return {**seen, "states": view.states}
+            return seen
         if c.kind == "grid":
             logp = view.prices.logp.new_zeros(*view.tokens.shape, view.prices.logp.shape[1]).index_put(
                 view.at, view.prices.logp
@@ -153,7 +189,13 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         if "left" in c.features or "right" in c.features:
             columns["left"], columns["right"] = _distances(view)
         stacked = [columns[name] for name in c.features] + [view.hidden.float()]
-        return {**seen, "features": torch.stack(stacked, dim=-1).float()}
+        if c.kind == "general":
+            stacked.append((self.confidence_logit(seen) / 10).masked_fill(~priced, 0.0))
+        features = torch.stack(stacked, dim=-1).float()
+        if c.kind == "general" and c.reads_distributions:
+            shape = view.tokens.shape
+            features = torch.cat([features, distributions(view.prices.logp, view.at, shape, c.vocab_size)], dim=-1)
+        return {**seen, "features": features}
 
     def score(self, seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
         """u_φ: differentiable in φ, from an observation."""
@@ -162,12 +204,15 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
             residual = self.network(seen["states"].to(self.network.readout.weight.dtype))
         elif c.kind == "grid":
             residual = self.network(*self._grid_input(seen))
+        elif c.kind == "general":
+            inputs = (seen.get(name) for name in ("features", "tokens", "states", "real", "hidden"))
+            residual = self.network(*inputs)
         else:
             real = seen.get("real", torch.ones_like(seen["hidden"]))
             residual = self.network(seen["features"], seen["tokens"], real)
         if not c.residual:
             return residual
-        return residual + (self.confidence_logit(seen) if c.base == "confidence" else seen["entropy"])
+        return residual + (self.confidence_logit(seen) if c.base == "confidence" else seen["base"])
 
     def forward(self, view: View) -> Float[Tensor, "b L"]:
         return self.score(self.observe(view))

@@ -85,7 +85,7 @@ def launch(count: int, folder: Path, *words: str) -> str:
 
 def require_same(alone: Mapping[str, Any], shared: Mapping[str, Any], count: int) -> None:
     """Raises unless both logs of a step agree, but for its time."""
-    for name in alone.keys() - {"seconds"}:
+    for name in {name for name in alone if "seconds" not in name}:
         if abs(alone[name] - shared[name]) > TOLERANCE * max(1.0, abs(alone[name])):
             raise ValueError(
                 f"{count} processes are not the same training as one: {name} of step {alone['step']} is {shared[name]:g}, "

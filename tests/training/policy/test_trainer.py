@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from support.trainings import DATA, TRAINING, small
 from unmask.decoding.protocols import Canvas
+from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.learner import Learner
 from unmask.training.policy.methods import choose_method
 from unmask.training.policy.objectives import policy_loss
 from unmask.training.policy.rollout import collect
@@ -53,9 +57,9 @@ def test_the_denoiser_is_frozen() -> None:
     assert all(torch.equal(p, before[name]) for name, p in denoiser.named_parameters())
 
 
-@pytest.mark.parametrize(("stop_after", "beta"), [(1, 0.1), (3, 0.0), (4, 0.1)])
-def test_resume_is_bit_for_bit(tmp_path: Path, stop_after: int, beta: float) -> None:
-    config = dataclasses.replace(TRAINING, beta=beta, outer=2)
+@pytest.mark.parametrize(("stop_after", "beta", "ema"), [(1, 0.1, 0.0), (3, 0.0, 0.9), (4, 0.1, 0.0)])
+def test_resume_is_bit_for_bit(tmp_path: Path, stop_after: int, beta: float, ema: float) -> None:
+    config = dataclasses.replace(TRAINING, beta=beta, outer=2, ema=ema)
     held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
 
     def train(folder: Path, leave_after: int | None) -> dict[str, torch.Tensor]:
@@ -69,8 +73,49 @@ def test_resume_is_bit_for_bit(tmp_path: Path, stop_after: int, beta: float) -> 
     train(tmp_path / "parts", stop_after)
     resumed = train(tmp_path / "parts", None)
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    strip = lambda run: [{k: v for k, v in r.items() if k != "seconds"} for r in run.metrics()]  # noqa: E731
+    strip = lambda run: [{k: v for k, v in r.items() if "seconds" not in k} for r in run.metrics()]  # noqa: E731
     assert strip(Run(tmp_path / "whole")) == strip(Run(tmp_path / "parts"))
+
+
+def test_a_part_of_a_pass_takes_a_part_of_the_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    denoiser, policy = small()
+    config = dataclasses.replace(TRAINING, steps=1)
+    rollout = collect(denoiser, choose_method(config, policy), DATA(0, 4), torch.arange(12))
+    taken: list[int] = []
+
+    def loss(_: Any, __: Any, rows: torch.Tensor, *___: Any) -> tuple[torch.Tensor, dict[str, float]]:
+        taken.extend(rows.tolist())
+        zero = sum(p.sum() for p in policy.parameters()) * 0.0
+        return zero, {"loss": 0.0, "clip_fraction": 0.0, "kl": 0.0}
+
+    monkeypatch.setattr("unmask.training.policy.learner.policy_loss", loss)
+    for mu, least in ((0.5, 0), (1.5, 1)):
+        taken.clear()
+        own = dataclasses.replace(config, mu=mu)
+        learner = Learner(policy, own, torch.device("cpu"))
+        learner.update(choose_method(own, policy), rollout, 0, ProcessGroup(start_accelerator()))
+        assert len(taken) == math.ceil(mu * len(rollout))
+        assert set(torch.bincount(torch.tensor(taken), minlength=len(rollout)).tolist()) == {least, least + 1}
+
+
+def test_the_averaged_weights_are_validated_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
+    denoiser, policy = small()
+    seen: list[dict[str, torch.Tensor]] = []
+    weights = lambda: {name: p.detach().clone() for name, p in policy.named_parameters()}  # noqa: E731
+
+    def validate(*_: Any) -> dict[str, float]:
+        seen.append(weights())
+        return {"accuracy": float(len(seen))}
+
+    monkeypatch.setattr("unmask.training.policy.trainer.validate_free_running", validate)
+    config = dataclasses.replace(TRAINING, steps=2, validate_every=2, ema=0.9)
+    for _ in train_policy(PolicyJob(denoiser, policy, DATA, config, held_out)):
+        last = weights()
+    assert all(torch.equal(p, seen[1][name]) for name, p in policy.named_parameters())
+    assert any(not torch.equal(last[name], seen[1][name]) for name in last)
+    between = [(seen[0][name] - last[name]).norm() >= (seen[1][name] - last[name]).norm() for name in last]
+    assert all(between)
 
 
 @pytest.mark.parametrize(("scores", "kept"), [([0.6, 0.5, 0.4], 0), ([0.6, 0.7, 0.7], 2), ([0.6, 0.6, 0.8], 4)])
@@ -81,7 +126,9 @@ def test_best_validation_is_kept_including_the_start(
     config = dataclasses.replace(TRAINING, steps=4, validate_every=2)
     held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
     validation = iter(scores)
-    monkeypatch.setattr("unmask.training.policy.trainer.free_running_accuracy", lambda *_: next(validation))
+    monkeypatch.setattr(
+        "unmask.training.policy.trainer.validate_free_running", lambda *_: {"accuracy": next(validation)}
+    )
     denoiser, policy = small()
     weights = lambda: [p.detach().clone() for p in policy.parameters()]  # noqa: E731
     after, run = [weights()], Run.create(tmp_path / "run", config)
@@ -93,7 +140,7 @@ def test_best_validation_is_kept_including_the_start(
 
 
 @pytest.mark.parametrize("reward", ["self_aware", "terminal", "share", "hybrid"])
-@pytest.mark.parametrize("kind", ["mlp", "transformer", "hidden", "grid"])
+@pytest.mark.parametrize("kind", ["general", "mlp", "transformer", "hidden", "grid"])
 def test_every_reward_trains_every_kind_of_policy(reward: str, kind: str) -> None:
     denoiser, policy = small(kind)
     config = dataclasses.replace(TRAINING, steps=2, reward=reward, advantage="reward_to_go", correctness=0.0)

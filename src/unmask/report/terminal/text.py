@@ -14,10 +14,11 @@ from torch import Tensor
 
 from unmask.decoding.loop import Step
 from unmask.generation.text_canvas import TextCanvas, Tokenizer
+from unmask.report.terminal.console import REPLACED as PARTIAL
+from unmask.report.terminal.console import printable
 from unmask.report.terminal.tables import heat
 
 HIDDEN = "▁"
-PARTIAL = "�"
 
 
 class Pieces:
@@ -129,8 +130,3 @@ class LiveText:
             f"step {self.steps}, {self.revealed} of {int(self.masked.sum())} revealed{self._back()}", style="dim"
         )
         return Group(*(self.row(row) for row in range(len(self.tokens))), status)
-
-
-def printable(text: str) -> str:
-    """Without control characters: what a model writes must not move the cursor."""
-    return "".join(c if c in "\n\t" or c.isprintable() or c.isspace() else PARTIAL for c in text).replace("\r", "")

@@ -24,10 +24,12 @@ from pydantic.dataclasses import dataclass
 
 from unmask.report.stored import STRICT, parse, shorten, validate
 from unmask.report.traces.format import FORMAT, VERSION, Candidates, Trace, TracedTrajectory, index_type, probability_of
+from unmask.tasks.kinds import Drawing
 from unmask.tasks.sudoku.grid import BOXES, Grid, grid
 
 MOST_BITS = 2**27  # steps × positions
 MOST_ALTERNATIVES = 32
+MOST_SVG = 2**20
 
 Name = Annotated[str, Field(min_length=1)]
 Index = Annotated[int, Field(ge=0, lt=2**31)]
@@ -55,6 +57,12 @@ class StoredCandidates:
 
 
 @dataclass(frozen=True, config=STRICT)
+class StoredDrawing:
+    svg: Annotated[str, Field(max_length=MOST_SVG)]
+    parts: tuple[tuple[Index, Index], ...]
+
+
+@dataclass(frozen=True, config=STRICT)
 class StoredTrajectory:
     scheduler: Name
     tokens: tuple[Index, ...]
@@ -66,6 +74,7 @@ class StoredTrajectory:
     first_wrong: Index | None
     others: dict[str, tuple[Index, ...]]
     candidates: StoredCandidates | None
+    drawing: StoredDrawing | None = None
     taken_back: tuple[tuple[Index, Index, Index], ...] = ()
 
 
@@ -159,8 +168,16 @@ def _trajectory(stored: StoredTrajectory, place: str, problem: StoredTrace, ids:
         reveals = set(zip(step, order, strict=True)) - replaced
         if not all(candidates.eligible[at, position] for at, position in reveals):
             raise ValueError(f"{place}, candidates: expected every reveal among the candidates of its step")
-    same = {name: value for name, value in vars(stored).items() if name not in ("first_wrong", "candidates")}
-    return TracedTrajectory(**same, candidates=candidates)
+    same = {name: value for name, value in vars(stored).items() if name not in ("first_wrong", "candidates", "drawing")}
+    drawing = _drawing(stored.drawing, length, f"{place}, drawing")
+    return TracedTrajectory(**same, candidates=candidates, drawing=drawing)
+
+
+def _drawing(stored: StoredDrawing | None, length: int, place: str) -> Drawing | None:
+    if stored is None:
+        return None
+    _require_positions([position for position, _ in stored.parts], length, place)
+    return Drawing(stored.svg, stored.parts)
 
 
 def _require_steps(stored: StoredTrajectory, length: int, place: str) -> int:

@@ -22,6 +22,7 @@ const Pane = (() => {
         { class: "chart-caption" },
         make("span", {}, "the model's probability of each token when it was revealed"),
       );
+      this.picture = make("img", { class: "picture", alt: "", hidden: "" });
       this.details = make("div", { class: "details" });
       this.facts = make("p", { class: "facts" });
       this.element = make(
@@ -29,6 +30,7 @@ const Pane = (() => {
         { class: "pane", "data-side": side ? "right" : "left" },
         make("header", {}, this.select, this.verdict),
         this.area,
+        this.picture,
         this.chart,
         this.caption,
         this.details,
@@ -243,7 +245,20 @@ const Pane = (() => {
       this.bars.forEach((bar, n) => bar.classList.toggle("later", n >= this.step));
       for (const side of ["x1", "x2"]) this.cursor.setAttribute(side, (600 * (this.step - 0.5)) / Math.max(1, this.steps));
       this.cursor.style.display = this.step ? "" : "none";
+      this.drawPicture();
       this.explain();
+    }
+    // The drawing without what is still hidden. As an image it can neither run anything nor load anything.
+    drawPicture() {
+      const { drawing, scheduler } = this.trajectory;
+      this.picture.hidden = !drawing;
+      if (!drawing) return;
+      const later = new Set(drawing.parts.filter(([position]) => this.stepOf[position] >= this.step).map(([, atom]) => `atom-${atom}`));
+      const svg = drawing.svg.replaceAll(/<\w+ [^>]*class='([^']*)'[^>]*\/>\s*/g, (element, classes) =>
+        classes.split(" ").some(one => later.has(one)) ? "" : element,
+      );
+      this.picture.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+      this.picture.alt = `${scheduler}: the molecule after ${this.step} of ${this.steps} steps`;
     }
     drawCell(position, decision, end, marks) {
       const look = this.lookOf(position, decision, end);

@@ -5,6 +5,7 @@ A multiplication and an addition are two FLOPs; norms, rotations and activations
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -21,6 +22,7 @@ from unmask.denoisers.families import Published, find_family
 from unmask.denoisers.loading import added_tokens, list_denoisers
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.names import did_you_mean
+from unmask.schedulers.general import blocks_for
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 
 SHAPES = {
@@ -71,53 +73,67 @@ def count_flops(call: Callable[[], object]) -> dict[str, int]:
 
 
 @cache
-def _one_layer(config: TransformerConfig) -> Transformer:
-    """All layers cost the same."""
+def _one_layer(config: TransformerConfig, ffn: int) -> Transformer:
+    """A layer with one SwiGLU of this width and full attention: a mask and a choice of experts cost nothing here."""
+    plain = replace(config, n_layers=1, ffn=ffn, experts=None, attention="full", attention_block=None, seeded=False)
     with torch.device("meta"):
-        return Transformer(replace(config, n_layers=1)).requires_grad_(False)
+        return Transformer(plain).requires_grad_(False)
 
 
 @cache
-def _layer_flops(config: TransformerConfig, length: int) -> dict[str, int]:
+def _trunk_flops(config: TransformerConfig, length: int) -> Counter[str]:
+    """By operator. Of a mixture, the experts that a position takes count, and the router."""
     tokens = torch.empty(1, length, dtype=torch.long, device="meta")
-    return count_flops(lambda: _one_layer(config).hidden(tokens))
+    total = Counter(router=2 * length * _router_weights(config))
+    for ffn, layers in Counter(config.ffn_widths(taken=True)).items():
+        counts = count_flops(lambda ffn=ffn: _one_layer(config, ffn).hidden(tokens))
+        total.update({operator: layers * flops for operator, flops in counts.items()})
+    return total
 
 
 def trunk_flops(config: TransformerConfig, length: int) -> int:
     """``hidden`` of one canvas."""
-    return config.n_layers * sum(_layer_flops(config, length).values())
+    return _trunk_flops(config, length).total()
 
 
 def linear_flops(config: TransformerConfig) -> int:
     """Of one position through the trunk, attention's products aside."""
     length = config.grid**2 if config.grid else 1  # a denoiser of boards takes whole boards
-    counts = _layer_flops(config, length)  # attention's products are bmm
-    return config.n_layers * (sum(counts.values()) - counts["bmm"]) // length
+    counts = _trunk_flops(config, length)  # attention's products are bmm
+    return (counts.total() - counts["bmm"]) // length
+
+
+def _router_weights(config: TransformerConfig, biases: bool = False) -> int:
+    e = config.experts
+    return 0 if e is None else (config.n_layers - len(e.dense)) * (config.width + (biases and e.bias)) * e.count
 
 
 @cache
 def head_flops(config: TransformerConfig, positions: int) -> int:
     states = torch.empty(positions, config.width, device="meta")
-    return sum(count_flops(lambda: _one_layer(config).logits(states)).values())
+    return sum(count_flops(lambda: _one_layer(config, 1).logits(states)).values())
 
 
 def parameters(config: TransformerConfig) -> int:
     """Weights of the whole denoiser."""
-    model = _one_layer(config)
     count = lambda module: sum(p.numel() for p in module.parameters())  # noqa: E731
-    return count(model) + (config.n_layers - 1) * count(model.blocks[0])
+    whole = _one_layer(config, 1)
+    blocks = sum(n * count(_one_layer(config, ffn).blocks) for ffn, n in Counter(config.ffn_widths()).items())
+    return count(whole) - count(whole.blocks) + blocks + _router_weights(config, biases=True)
 
 
 def observation(policy: PolicyConfig, width: int, vocabulary: int, length: int) -> dict[str, Tensor]:
     """What a policy keeps of one state of ``length`` positions, as meta tensors."""
     of = lambda *size, dtype=torch.float32: torch.empty(1, length, *size, dtype=dtype, device="meta")  # noqa: E731
     seen = {"eligible": of(dtype=torch.bool), "hidden": of(dtype=torch.bool), "tokens": of(dtype=torch.long)}
-    seen |= {"confidence": of(), **({"entropy": of()} if policy.residual and policy.base == "uncertainty" else {})}
+    seen |= {"confidence": of(), **({"base": of()} if policy.residual and policy.base != "confidence" else {})}
+    seen |= {"states": of(width)} if policy.reads_states else {}
     if policy.kind == "hidden":
-        return seen | {"states": of(width)}
+        return seen
     if policy.kind == "grid":
         return seen | {"logp": of(vocabulary - 1), "best": of(dtype=torch.long)}
-    return seen | {"features": of(len(policy.features) + 1)}
+    count = replace(policy, vocab_size=vocabulary).n_features if policy.kind == "general" else len(policy.features) + 1
+    return seen | {"features": of(count)}
 
 
 @cache
@@ -128,7 +144,13 @@ def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) ->
     vocabulary = shape.head_rows or shape.vocab_size
     complete = replace(policy, size=shape.grid, length=length, vocab_size=shape.vocab_size, hidden_width=shape.width)
     with torch.device("meta"):
+        if policy.kind == "general":
+            deep_enough = Transformer(replace(shape, n_layers=policy.n_layers))
+            blocks = blocks_for(deep_enough, policy.width, policy.n_layers, policy.n_heads, policy.states)
+            complete = replace(complete, blocks=blocks.shape)
         network = OrderPolicy(complete).train()  # in evaluation, a TransformerEncoder is one operator without a count
     seen = observation(policy, shape.width, vocabulary, length)
-    seen["real"] = torch.ones(1, length, dtype=torch.bool)  # its values are read: no padding
+    seen["real"] = seen["hidden"] = torch.ones(
+        1, length, dtype=torch.bool
+    )  # their values are read: no padding, all hidden
     return sum(count_flops(lambda: network.score(seen)).values())

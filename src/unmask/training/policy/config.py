@@ -37,16 +37,17 @@ CHOICES = {
     "select": ("accuracy", "nll"),
     "mixed_precision": ("no", "bf16"),
 }
-COUNTS = ("steps", "prompts", "group", "mu", "states", "micro", "at_once", "validate", "validate_every", "save_every")
+COUNTS = ("steps", "prompts", "group", "states", "micro", "at_once", "validate", "validate_every", "save_every")
 
 
 @dataclass(frozen=True)
 class PolicyTraining:
     """How a policy is trained.
 
-    ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them in minibatches of ``states`` decisions, accumulated
-    from ``micro`` at a time (None: all at once; what fits the cache is fastest). ``decoding`` has the ``block`` and the ``steps``
-    of the rollouts: semi-autoregressive and parallel decoding.
+    ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them (a part of a pass takes a random part of the decisions)
+    in minibatches of ``states`` decisions, accumulated from ``micro`` at a time (None: all at once; what fits the cache is
+    fastest). ``ema`` is the decay of the averaged weights, which are validated and kept (0: no average). ``decoding`` has the
+    ``block`` and the ``steps`` of the rollouts: semi-autoregressive and parallel decoding.
 
     ``objective``: grpo (clipped, Eq. grpo_objective), bernoulli (a coin per position), ranking (by the margin of the truth),
     imitation (of the teacher), variational (LO-ARM's posterior), or a head's: doubt (is a revealed token wrong?) and pace (is the
@@ -75,13 +76,14 @@ class PolicyTraining:
     steps: int = 200
     prompts: int = 64
     group: int = 1
-    mu: int = 1
+    mu: int | float = 1
     states: int = 256
     micro: int | None = None
     decoding: Decoding = Decoding()  # noqa: RUF009
     lr: float = 3e-3
     warmup: float = 0.05
     weight_decay: float = 1e-4
+    ema: float = 0.0
     clip: float = 1.0
     mixed_precision: str = "no"
     objective: str = "grpo"
@@ -121,6 +123,10 @@ class PolicyTraining:
                 raise ValueError(f"{name} must be a number, got NaN")
         if not 0 < self.lr < math.inf:
             raise ValueError(f"lr must be a positive number, got {self.lr}")
+        if not 0 < self.mu < math.inf:
+            raise ValueError(f"mu must be a positive number of passes, got {self.mu}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema must be in [0, 1), got {self.ema}")
         if not 0 <= self.decay <= 1:
             raise ValueError(f"decay must be in 0 .. 1, got {self.decay}")
         if not 0 <= self.seed < 2**31:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -32,12 +36,22 @@ class Learner:
         )
         anchored = config.beta > 0 and config.reference == "policy"
         self.reference = copy.deepcopy(policy).requires_grad_(False) if anchored else None
-        self.best = {name: p.detach().clone() for name, p in policy.named_parameters()}
+        weights = lambda: {name: p.detach().clone() for name, p in policy.named_parameters()}  # noqa: E731
+        self.best = weights()
+        self.average = weights() if config.ema else {}
         self.best_score, self.denoiser_calls = -1.0, 0
 
     def update_reference(self, step: int) -> None:
         if self.reference is not None and self.config.outer and step % self.config.outer == 0:
             self.reference.load_state_dict(self.policy.state_dict())
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The policy with its averaged weights, where there are such."""
+        own = {name: p.detach().clone() for name, p in self.policy.named_parameters()} if self.average else {}
+        self.policy.load_state_dict(self.average, strict=False)
+        yield
+        self.policy.load_state_dict(own, strict=False)
 
     def keep_if_better(self, score: float) -> None:
         """Remember the present weights if their validation is the best so far."""
@@ -47,25 +61,38 @@ class Learner:
                 self.best[name].copy_(p.detach())
 
     def update(self, method: Method, rollout: Rollout, step: int, processes: ProcessGroup) -> dict[str, float]:
-        """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches."""
+        """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches.
+
+        The last pass takes a random part of them if ``mu`` is not whole.
+        """
         config = self.config
         counted, begin = processes.all_gather(countable(rollout))
         generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
-        batches = max(1, len(counted) // config.states)
+        batches: list[Tensor] = []
+        for epoch in range(math.ceil(config.mu)):
+            taken = math.ceil(min(1.0, config.mu - epoch) * len(counted))
+            shuffled = torch.randperm(len(counted), generator=generator)[:taken]
+            batches += shuffled.chunk(max(1, taken // config.states))
         history: list[dict[str, float]] = []
-        for epoch in range(config.mu):
-            for k, rows in enumerate(torch.randperm(len(counted), generator=generator).chunk(batches)):
-                share = (epoch * batches + k) / (config.mu * batches)
-                for group in self.optimizer.param_groups:
-                    group["lr"] = config.lr_at((step + share) / config.steps)
-                counts = Counts.of(counted[rows.to(counted.device)])
-                mine = rows[(rows >= begin) & (rows < begin + len(rollout))] - begin
-                self.optimizer.zero_grad()
-                stats = self._accumulate(method, rollout, mine.to(counted.device), counts, processes)
-                norm = torch.nn.utils.clip_grad_norm_(self.trained.parameters(), config.clip)
-                self.optimizer.step()
-                history.append({**stats, "gradient": float(norm)})
+        for k, rows in enumerate(batches):
+            for group in self.optimizer.param_groups:
+                group["lr"] = config.lr_at((step + k / len(batches)) / config.steps)
+            counts = Counts.of(counted[rows.to(counted.device)])
+            mine = rows[(rows >= begin) & (rows < begin + len(rollout))] - begin
+            self.optimizer.zero_grad()
+            stats = self._accumulate(method, rollout, mine.to(counted.device), counts, processes)
+            norm = torch.nn.utils.clip_grad_norm_(self.trained.parameters(), config.clip)
+            self.optimizer.step()
+            self._average(step * len(batches) + k)
+            history.append({**stats, "gradient": float(norm)})
         return {name: sum(stats[name] for stats in history) / len(history) for name in history[0]}
+
+    @torch.no_grad()
+    def _average(self, updates: int) -> None:
+        """Move the average towards the present weights; at first fast, since the start is no part of it."""
+        weights = dict(self.policy.named_parameters())
+        for name, tensor in self.average.items():
+            tensor.lerp_(weights[name], 1 - min(self.config.ema, (updates + 1) / (updates + 10)))
 
     def _accumulate(
         self, method: Method, rollout: Rollout, mine: Int[Tensor, "s"], counts: Counts, processes: ProcessGroup
@@ -91,14 +118,24 @@ class Learner:
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {name: p.detach() for name, p in self.trained.named_parameters()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"average.{name}": tensor for name, tensor in self.average.items()}
         if self.reference is not None:
             tensors |= {f"reference.{name}": p for name, p in self.reference.named_parameters()}
         return tensors
 
-    def save(self, run: Run, step: int) -> None:
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that a checkpoint holds: tensors, and what JSON can."""
         tensors, state = dump_optimizer(self.optimizer)
         numbers = {"best_score": self.best_score, "denoiser_calls": self.denoiser_calls}
-        run.save(step, tensors | self._tensors(), {"optimizer": state, **numbers})
+        return tensors | self._tensors(), {"optimizer": state, **numbers}
+
+    def copy_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """:meth:`state` as it is now. A policy is small beside one rollout of its denoiser."""
+        tensors, state = self.state()
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}, copy.deepcopy(state)
+
+    def save(self, run: Run, step: int) -> None:
+        run.save(step, *self.state())
 
     def restore(self, run: Run | None, processes: ProcessGroup) -> int:
         """The step to continue from."""
@@ -108,9 +145,9 @@ class Learner:
             run.rewind(None if checkpoint is None else checkpoint.step)
         if checkpoint is None:
             return 0
-        with torch.no_grad():
+        with torch.no_grad(), checkpoint.restoring():
             for name, tensor in self._tensors().items():
                 tensor.copy_(checkpoint.tensors[name])
-        load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
-        self.best_score, self.denoiser_calls = (checkpoint.state[name] for name in ("best_score", "denoiser_calls"))
+            load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+            self.best_score, self.denoiser_calls = (checkpoint.state[name] for name in ("best_score", "denoiser_calls"))
         return checkpoint.step

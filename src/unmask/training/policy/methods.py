@@ -287,12 +287,12 @@ def _look_back(view: View, standing: Standing) -> Float[Tensor, "N"]:
     return torch.full_like(standing.reveal_logp, -torch.inf)
 
 
-def decode_with(policy: OrderPolicy, teacher: Scheduler | None) -> tuple[Scheduler, Decoding]:
-    """How a policy is validated: a policy orders; a head doubts or paces what its teacher orders."""
-    if teacher is None or policy.config.purpose == "order":
-        return policy, Decoding()
-    doubts = policy.config.purpose == "doubt"
-    return teacher, Decoding(revision=Doubt(policy)) if doubts else Decoding(pace=LearnedPace(policy))
+def decode_with(learned: Scheduler, teacher: Scheduler | None) -> tuple[Scheduler, Decoding]:
+    """How something is validated: a scheduler orders; a head doubts or paces what its teacher orders."""
+    if teacher is None or not isinstance(learned, OrderPolicy) or learned.config.purpose == "order":
+        return learned, Decoding()
+    doubts = learned.config.purpose == "doubt"
+    return teacher, Decoding(revision=Doubt(learned)) if doubts else Decoding(pace=LearnedPace(learned))
 
 
 METHODS = {

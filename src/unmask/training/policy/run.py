@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,28 +12,32 @@ from typing import Any
 import torch
 
 from unmask.decoding.protocols import Canvas
-from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.placement import parse_dtype
+from unmask.denoisers.loading import describe_source, load_denoiser
+from unmask.denoisers.placement import SPREAD, Placement, find_device, parse_dtype
+from unmask.runs.atomic import atomic_write
+from unmask.runs.jsonable import format_json, read_json
 from unmask.runs.presets import load_preset
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
-from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.general import blocks_for
+from unmask.schedulers.loading import describe_policy, load_scheduler
+from unmask.schedulers.policy import BASES, OrderPolicy, PolicyConfig
 from unmask.tasks.kinds import Data, GeneratedKind, find_preset
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import PolicyJob, train_policy
-
-DTYPES = ("float32", "bfloat16")
+from unmask.training.policy.trainer import PolicyJob, share_prompts, train_policy, validate
+from unmask.training.policy.validation import score
 
 
 @dataclass(frozen=True)
-class PolicyRun:
-    """A frozen denoiser, the policy's configuration, the problems and the training. ``dtype``, of the denoiser: float32, bfloat16.
+class PolicyRun(Placement):
+    """A frozen denoiser, the policy's configuration, the problems and the training.
 
     ``validation`` selects the held-out problems: the clues of puzzles, a file of text, a split of a dataset.
     ``start`` names a policy (shipped, or a folder) to initialise the weights from; its configuration must be the same.
+    ``race``: heuristics that are validated first, the best of which becomes the policy's ``base``. The policy starts as that one,
+    and stays that one if no step makes it better.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -42,11 +46,12 @@ class PolicyRun:
     data: Data = field(default_factory=SudokuData)
     validation: str | None = None
     training: PolicyTraining = field(default_factory=PolicyTraining)
-    dtype: str = "float32"
+    race: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        super().__post_init__()
+        if unknown := [name for name in self.race if name not in BASES]:
+            raise ValueError(f"race must name bases of policies ({', '.join(BASES)}), got {unknown[0]!r}")
         if self.policy.purpose != self.training.purpose:
             raise ValueError(
                 f"training.objective {self.training.objective!r} learns the purpose {self.training.purpose}: "
@@ -60,7 +65,9 @@ def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
     if shape is None or not hasattr(shape, "max_length"):
         raise ValueError(f"{name} has no configuration: expected one of this library's denoisers, got {type(denoiser)}")
     if config.kind == "grid" and not shape.grid:
-        raise ValueError(f"{name} is no denoiser of boards: policy.kind must be mlp, transformer or hidden, got grid")
+        raise ValueError(
+            f"{name} is no denoiser of boards: policy.kind must be general, mlp, transformer or hidden, got grid"
+        )
     complete = dataclasses.replace(
         config,
         size=shape.grid,
@@ -70,7 +77,12 @@ def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
         hidden_width=shape.width,
         denoiser=name,
     )
-    return OrderPolicy(complete)
+    if config.kind != "general":
+        return OrderPolicy(complete)
+    blocks = blocks_for(denoiser, config.width, config.n_layers, config.n_heads, config.states)
+    policy = OrderPolicy(dataclasses.replace(complete, blocks=blocks.shape))
+    policy.network.blocks.load_state_dict(blocks.state_dict())
+    return policy
 
 
 def sample_problems(config: PolicyRun, count: int) -> Canvas:
@@ -104,33 +116,66 @@ def run_policy_training(
     Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is called with the cost of a step
     before the first one; a run that does not fit into memory is refused then.
     """
-    accelerator = start_accelerator(config.training.mixed_precision)
+    if config.device == SPREAD:
+        raise ValueError(
+            "a policy is trained beside the denoiser on one device: expected auto, cpu, cuda or mps, got spread"
+        )
+    if (chosen := find_device(config.device)).type == "cuda":
+        torch.cuda.set_device(chosen)
+    accelerator = start_accelerator(config.training.mixed_precision, cpu=config.on_cpu)
     processes = ProcessGroup(accelerator)
     denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype)).to(accelerator.device)
     source = config.data.problems(denoiser, config.denoiser)
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
     if accelerator.is_main_process:
-        Run.create(folder, config, resume=resume)
+        policies = {key: one for key, one in (("start", config.start), ("teacher", name)) if one}
+        inputs = {key: describe_policy(one, config.denoiser) for key, one in policies.items()}
+        inputs["denoiser"] = describe_source(config.denoiser)
+        Run.create(folder, config, resume=resume, may_differ=("device",), inputs=inputs)
     processes.wait()
     run = Run(Path(folder))
-    with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
-        torch.manual_seed(config.training.seed)
-        policy = build_policy(config.policy, denoiser, config.denoiser)
-        if config.start:
-            _copy_weights(policy, config.start, denoiser)
+    with run.work() if accelerator.is_main_process else contextlib.nullcontext():
         held_out = source.held_out(config.training.validate, config.validation)
         validation = held_out.canvas(range(len(held_out)))
-        mine = source(0, config.training.prompts).rows(processes.split_prompts(config.training.prompts))
+        policy = _start_policy(config, denoiser)
+        mine = source(0, config.training.prompts).rows(share_prompts(config.training, processes)[0])
         found = preflight(denoiser, policy, mine, config.training)
         needs(dataclasses.replace(found, processes=processes.size))
         found.require()
         verify, judge = held_out.verify, source.judge
-        yield from train_policy(
-            PolicyJob(
-                denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator, verify, judge
-            )
+        job = PolicyJob(
+            denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator, verify, judge
         )
+        if config.race:
+            base = _run_race(config.race, job, processes)
+            policy = _start_policy(
+                dataclasses.replace(config, policy=dataclasses.replace(config.policy, base=base)), denoiser
+            )
+            job = dataclasses.replace(job, policy=policy)
+        yield from train_policy(job)
+
+
+def _start_policy(config: PolicyRun, denoiser: Any) -> OrderPolicy:
+    """The policy before its first step."""
+    torch.manual_seed(config.training.seed)
+    policy = build_policy(config.policy, denoiser, config.denoiser)
+    if config.start:
+        _copy_weights(policy, config.start, denoiser)
+    return policy
+
+
+def _run_race(names: Sequence[str], job: PolicyJob, processes: ProcessGroup) -> str:
+    """The heuristic with the best validation, the first of equals; a resumed run has measured them before."""
+    assert job.run is not None
+    file = job.run.folder / "race.json"
+    measured = read_json(file) if file.exists() else {}
+    processes.wait()  # no process writes before all have looked
+    if not measured:
+        measured = {name: score(validate(job, load_scheduler(name), processes)) for name in names}
+        if processes.is_first:
+            atomic_write(file, format_json(measured))
+    return max(names, key=lambda name: measured[name])
 
 
 def train(
