@@ -99,6 +99,8 @@ class Transformer(nn.Module):
     """A ``Denoiser``. Build it from a configuration, or load one with :func:`unmask.load_denoiser`."""
 
     related: Tensor | None
+    name: str = ""
+    """The name or folder that it was loaded by, by which heads are found."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

@@ -127,7 +127,8 @@ def _whole_step(
 def _validate_start(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> dict[str, float]:
     """The policy before its first step, and the heuristics of the race."""
     first = {f"start_{name}": value for name, value in validate(job, job.policy, processes).items()}
-    learner.best_score = score(first, "start_")
+    if job.config.purpose == "order":  # an untrained policy is a heuristic, an untrained head nothing
+        learner.best_score = score(first, "start_")
     raced = {name: score(validate(job, load_scheduler(name), processes)) for name in job.config.race}
     learner.keep_heuristic(raced)
     return first | {f"race_{name}": value for name, value in raced.items()}
