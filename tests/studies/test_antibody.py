@@ -13,7 +13,7 @@ import torch
 
 from unmask.denoisers.loading import load_denoiser
 from unmask.generation.text_canvas import load_tokenizer
-from unmask_studies.antibody.models import antiberty, sapiens_h
+from unmask_studies.antibody.models import antiberty, sapiens_vh
 from unmask_studies.antibody.task import (
     LINKED,
     AntibodyData,
@@ -174,10 +174,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("wheel")
     wheel = place / "tiny.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(sapiens_h.member, pickled.getvalue())
-    config = {**sapiens_h.config, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 2,
+        archive.writestr(sapiens_vh.member, pickled.getvalue())
+    config = {**sapiens_vh.config, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 2,
               "intermediate_size": 24}  # fmt: skip
-    tiny = replace(sapiens_h, config=config)
+    tiny = replace(sapiens_vh, config=config)
     return convert_model(tiny, wheel, place / "model")
 
 
@@ -237,9 +237,9 @@ def test_wheels_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     pickled = io.BytesIO()
     torch.save({"model": Malicious()}, pickled)
     with zipfile.ZipFile(tmp_path / "evil.whl", "w") as archive:
-        archive.writestr(sapiens_h.member, pickled.getvalue())
+        archive.writestr(sapiens_vh.member, pickled.getvalue())
     with pytest.raises(ValueError, match=r"evil\.whl.* holds more than weights"):
-        convert_model(sapiens_h, tmp_path / "evil.whl", tmp_path / "out")
+        convert_model(sapiens_vh, tmp_path / "evil.whl", tmp_path / "out")
     assert not (tmp_path / "ran").exists()
     assert antiberty.wheel == Wheel("antiberty==0.1.3", antiberty.wheel.sha256)
 
