@@ -4,8 +4,9 @@ BIN := .venv/bin
 THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test golden mutants study slow soak lint docs dist clean
+.PHONY: help env lock demo test golden mutants study slow soak fuzz lint docs dist clean
 QUICK ?=
+SECONDS ?= 60
 SOAK ?= 600
 MUTANTS ?=
 JOBS ?= 2
@@ -34,10 +35,18 @@ help: ## this list
 
 env: .venv/.stamp ## the virtual environment, with pinned versions
 
-.venv/.stamp: pyproject.toml constraints.txt
+# By hash, but for torch, of which every index has builds of its own, and this package.
+.venv/.stamp: pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --require-hashes --no-deps -r requirements.lock
 	$(BIN)/pip install -c constraints.txt -e ".[dev]"
 	touch $@
+
+lock: env ## requirements.lock: the hashes of what constraints.txt pins, after a change of either
+	$(BIN)/pip install --quiet uv
+	echo torch > .venv/unlocked.txt
+	$(BIN)/uv pip compile pyproject.toml --extra dev -c constraints.txt --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --excludes .venv/unlocked.txt --custom-compile-command "make lock" --quiet -o requirements.lock
 
 demo: env ## see the order of thought, on a laptop, in minutes
 	$(BIN)/unmask demo
@@ -70,6 +79,10 @@ mutants: env ## mutation tests of the decoding loop and of policy training; cont
 	$(THREADS) $(BIN)/mutmut run $(MUTANTS)
 	$(BIN)/mutmut export-cicd-stats && cat mutants/mutmut-cicd-stats.json
 
+fuzz: env ## coverage-guided fuzzing of every reader of untrusted files (SECONDS=60 for each; TARGETS=trace)
+	$(BIN)/pip install --quiet atheris
+	OMP_NUM_THREADS=1 $(BIN)/python fuzz/run.py $(TARGETS) -max_total_time=$(SECONDS)
+
 lint: env ## ruff, import-linter, pyright, and oxlint for the JavaScript
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -80,7 +93,7 @@ lint: env ## ruff, import-linter, pyright, and oxlint for the JavaScript
 docs: env ## the documentation site, strictly, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-dist: env ## sdist and wheel in dist/, the wheel tried in an empty environment without the source tree
+dist: env ## sdist, wheel and a CycloneDX bill of materials in dist/, the wheel tried in an empty environment without the source tree
 	rm -rf dist build/empty build/tried && mkdir -p build/tried
 	$(BIN)/pip install --quiet -c constraints.txt build
 	$(BIN)/python -m build
@@ -89,6 +102,9 @@ dist: env ## sdist and wheel in dist/, the wheel tried in an empty environment w
 	cd build/tried && ../empty/bin/python -I -c "import unmask; print(*[getattr(unmask, name).__name__ for name in unmask.__all__])"
 	cd build/tried && ../empty/bin/unmask decode 1000002003000004 --denoiser sudoku-4x4
 	cd build/tried && ../empty/bin/unmask demo --quick --puzzles 40
+	$(BIN)/pip install --quiet cyclonedx-bom
+	$(BIN)/cyclonedx-py environment build/empty/bin/python --pyproject pyproject.toml --mc-type library --output-reproducible \
+		--of JSON -o dist/unmask.cdx.json
 
 clean: ## remove the environment and everything built
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -9,7 +9,8 @@ import atheris  # pyright: ignore[reportMissingImports]
 
 COMPILED = [f"unmask.tasks.sudoku.{name}" for name in ("canonical", "eliminations", "generate", "solver", "techniques")]
 """Numba compiles these, which it cannot do with what the fuzzer puts into their bytecode."""
-LOGS = Path(__file__).parent
+LOGS = Path(tempfile.mkdtemp(prefix="fuzz-logs-"))
+"""What each target printed; findings are written beside it."""
 with atheris.instrument_imports(include=["unmask", "json", "csv", "tomllib"], exclude=COMPILED):
     import targets
 
@@ -22,7 +23,7 @@ def fuzz(name: str, options: list[str]) -> None:
     targets.place.cache_clear()  # files of its own: targets run side by side
     targets.place()
     atheris.Setup(
-        [sys.argv[0], f"-artifact_prefix={name}-", *options, str(corpus)], lambda content: once(name, content)
+        [sys.argv[0], f"-artifact_prefix={LOGS}/{name}-", *options, str(corpus)], lambda content: once(name, content)
     )
     atheris.Fuzz()
 
@@ -58,7 +59,7 @@ def main() -> None:
         name = children.pop(child)
         lines = (LOGS / f"{name}.log").read_text(errors="replace").splitlines()
         print(
-            f"{name}: {'found something, see ' + name + '.log' if status else next(iter(lines[-1:]), '')}", flush=True
+            f"{name}: {f'found something, see {LOGS}/{name}.log' if status else next(iter(lines[-1:]), '')}", flush=True
         )
         failed += [name] if status else []
     sys.exit(1 if failed else 0)

@@ -6,34 +6,54 @@ with those of a coverage-guided fuzzer.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 import tempfile
 from collections.abc import Callable
-from email.message import Message
 from functools import cache
 from pathlib import Path
+from xml.etree import ElementTree
 
 import torch
 from safetensors.torch import save, save_file
 
 from unmask.assets import MODELS, POLICIES, PRESETS
 from unmask.denoisers import loading
-from unmask.denoisers.checkpoint import load_folder
-from unmask.report.playground.incoming import JSON, RaceRequest, Refused, names_server, read_json
+from unmask.denoisers.checkpoint import load_folder, read_config
+from unmask.denoisers.hub import parse_hub_id
+from unmask.denoisers.lora import base_of, load_adapter
+from unmask.denoisers.transformer import Transformer
+from unmask.evaluation.lm_eval.documents import ROWS, check_row
+from unmask.generation.text_canvas import load_tokenizer
+from unmask.report.figures import Point, inline_svg, intervals
+from unmask.report.gather import report_from_json
+from unmask.report.page import table_html
+from unmask.report.playground.boards import BoardRequest
+from unmask.report.playground.limits import names_server
+from unmask.report.playground.options import read_decoding
 from unmask.report.playground.puzzles import read_puzzle, read_rows
-from unmask.report.stored import parse
+from unmask.report.playground.text import TextRequest
+from unmask.report.stored import parse, validate
+from unmask.report.study_sections import read_study
+from unmask.report.terminal.console import SafeConsole
+from unmask.report.terminal.tables import comparison
 from unmask.report.traces.reading import from_json
+from unmask.runs.jsonable import parse_json_lines
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.schedulers.loading import load_scheduler
-from unmask.tasks.countdown import read_problems
+from unmask.tasks.answers import extract_code, extract_expression, extract_number, math_equal
+from unmask.tasks.code import Code
+from unmask.tasks.countdown import Countdown, read_problems
+from unmask.tasks.sandbox import inside
 from unmask.tasks.sudoku.files import read_csv
 from unmask.training.denoiser.pretrain import Pretrain
 from unmask.training.denoiser.second_stage import SecondStage
 from unmask.training.policy.run import PolicyRun
 
-REFUSALS = (ValueError, Refused)
+REFUSALS = ValueError
 LLADA = {
     "architectures": ["LLaDAModelLM"],
     "block_type": "llama",
@@ -63,7 +83,12 @@ def place() -> Path:
     family = folder / "family"
     family.mkdir()
     save_file({"model.transformer.wte.weight": torch.zeros(12, 8)}, family / "model.safetensors")
-    (folder / "run").mkdir()
+    for name in ("study", "words", "adapter", "run"):
+        (folder / name).mkdir()
+    save_file(
+        {"blocks.0.attention.q.lora_A.default.weight": torch.zeros(2, 24)},
+        folder / "adapter" / "adapter_model.safetensors",
+    )
     Run(folder / "run").save(3, {"x": torch.zeros(2)}, {"a": 1})
     return folder
 
@@ -128,9 +153,12 @@ def request(content: bytes) -> None:
     """The first line is the Host, the rest the body."""
     host, _, body = content.partition(b"\n")
     names_server(host.decode("latin-1"), "127.0.0.1", 8000)
-    headers = Message()
-    headers["Content-Type"] = JSON
-    read_json(headers, body, RaceRequest)
+    value = parse(body)
+    if isinstance(value, dict) and "puzzle" in value:
+        validate(BoardRequest, value)
+    else:
+        for entry in validate(TextRequest, value).entries:
+            read_decoding(entry.options, "decoding")
 
 
 def json_lines(content: bytes) -> None:
@@ -164,6 +192,67 @@ def countdown(content: bytes) -> None:
     read_problems(write("countdown.jsonl", content), limit=20)
 
 
+def report(content: bytes) -> None:
+    """An evaluation's file, up to the tables of the page and of the terminal; whatever its names hold, they are text there."""
+    found = report_from_json(parse(content))
+    assert "<script" not in table_html(found).replace("&lt;script", "")
+    out = io.StringIO()
+    SafeConsole(file=out, width=100, color_system=None).print(comparison(found))
+    assert not [letter for letter in out.getvalue() if not letter.isprintable() and letter not in "\n\t"]
+
+
+def label(content: bytes) -> None:
+    """A name in a figure: the SVG is well-formed, and the name is in it as text alone."""
+    name = content.decode("utf-8", "replace")[:200]
+    svg = inline_svg(intervals({name: [Point(name, 1.0, 0.5, 1.5)]}, name, theme="page"), "it", name)
+    tags = {element.tag for element in ElementTree.fromstring(svg).iter()}
+    assert tags <= {"svg", "defs", "style", "g", "path", "use", "text", "tspan", "clipPath", "rect"}, tags
+
+
+def study(content: bytes) -> None:
+    read_study(write("study/study.json", content).parent)
+
+
+def benchmark_row(content: bytes) -> None:
+    """The first byte chooses the benchmark."""
+    tasks = sorted(ROWS)
+    for place, row in parse_json_lines([content[1:]], "rows"):
+        check_row(row, tasks[content[0] % len(tasks)], place)
+
+
+def whole_tokenizer(content: bytes) -> None:
+    load_tokenizer(write("words/tokenizer.json", content).parent)
+
+
+def adapter_config(content: bytes) -> None:
+    path = write("adapter/adapter_config.json", content)
+    base_of(path.parent)
+    load_adapter(Transformer(read_config(MODELS / "sudoku-4x4")), path.parent)
+
+
+def answer(content: bytes) -> None:
+    """Every reader of answers: none of them refuses anything."""
+    text = content.decode("utf-8", "replace")
+    extract_number(text), extract_expression(text), extract_code(text)
+    assert math_equal(text, "3") in (True, False)
+    for kind in (Countdown(), Code()):
+        kind.grade(kind.problem(0), text)
+
+
+def crossing(content: bytes) -> None:
+    """What a program under test sends to its tests."""
+    with contextlib.suppress(
+        KeyError, TypeError, AttributeError, OverflowError, ArithmeticError
+    ):  # of the program's, in its tests
+        value = inside.decode(json.loads(content), lambda number: number)
+        assert not hasattr(type(value), "__module__") or type(value).__module__ in ("builtins", "decimal", "fractions")
+
+
+def hub_id(content: bytes) -> None:
+    parsed = parse_hub_id(content.decode("utf-8", "replace"))
+    assert parsed is None or (parsed[0].count("/") == 1 and ".." not in parsed[0].split("/"))
+
+
 def _read(folder: Path, *parts: str) -> bytes:
     return folder.joinpath(*parts).read_bytes()
 
@@ -185,6 +274,15 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         json_lines,
         countdown,
         checkpoint,
+        report,
+        label,
+        study,
+        benchmark_row,
+        whole_tokenizer,
+        adapter_config,
+        answer,
+        crossing,
+        hub_id,
     )
 }
 TINY_TRACE = {
@@ -204,6 +302,31 @@ TINY_TRACE = {
     "labels": {"0": "_", "1": "a", "2": "b"},
     "trajectories": [],
 }
+EVALUATION = {
+    "task": "sudoku", "source": "s", "denoiser": "d", "n": 2, "seed": 0,
+    "rows": [
+        {
+            "scheduler": "a", "decoding": "any order", "n": 2, "exact": 0.5, "exact_low": 0.1, "exact_high": 0.9, "cell": 0.9,
+            "cell_low": 0.8, "cell_high": 1.0, "nll": None, "nll_low": None, "nll_high": None, "steps": 4.0, "denoiser_calls": 4.0,
+            "seconds": 1.0, "versus": None, "strata": {"x": {"n": 2, "exact": 0.5, "exact_low": 0.1, "exact_high": 0.9}},
+            "solved": "10",
+        }
+    ],
+}  # fmt: skip
+TABLE = {"title": "t", "columns": ["a", "b"], "rows": [["1", {"text": "2", "strong": True}]], "note": ""}
+STUDY = {"format": "unmask study 1", "study": "s", "command": "c", "tables": [TABLE], "figures": []}
+DOCUMENTS: list[dict[str, object]] = [
+    {"question": "q", "answer": "#### 3"},
+    {"task_id": "0", "prompt": "def f(x):\n  1", "entry_point": "f", "test": "def check(c): 1"},
+    {"key": 1, "prompt": "p", "instruction_id_list": ["a:b"], "kwargs": [{}]},
+    {"problem": "p", "solution": "s", "answer": "1"},
+    {"task_id": 11, "text": "t", "code": "def f(): 1", "test_list": ["assert f()"]},
+]
+"""A row of each benchmark, in the order of their names."""
+WORDS = {
+    "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": None,
+    "post_processor": None, "decoder": None, "model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"},
+}  # fmt: skip
 
 
 @cache
@@ -225,9 +348,31 @@ def seeds() -> dict[str, list[bytes]]:
         "policy_config": [_read(POLICIES, "sas-sudoku-4x4", "config.json")],
         "policy_weights": [save({"x": torch.zeros(2)}), _read(POLICIES, "sas-sudoku-4x4", "model.safetensors")],
         "trace": [json.dumps(TINY_TRACE).encode()],
-        "request": [b'127.0.0.1:8000\n{"puzzle": "1", "denoiser": "d", "schedulers": ["a"]}'],
+        "request": [
+            b'127.0.0.1:8000\n{"puzzle": "1", "denoiser": "d", "schedulers": ["a"]}',
+            b'[::1]:8000\n{"denoiser": "d", "mode": "holes", "text": "<mask>", "length": 8, "seed": 0, '
+            b'"entries": [{"scheduler": "a", "options": {"block": 4, "pace": "threshold:p=0.9"}}]}',
+        ],
         "typed": [b"1..............4", b"puzzle,solution\n1..............4,\n"],
         "countdown": [b'{"numbers": [3, 5, 7], "target": 15}\n', b'{"input": "3,5,7", "output": "15"}\n'],
         "json_lines": [b'{"step": 1}\n{"step": 2, "loss": 0.5}\n{"note": 1}\n{"step": 4}\n{"st'],
+        "report": [json.dumps(EVALUATION).encode()],
+        "label": [b"confidence", rb"$\frac{1}{$", b"</text><script>", b"a\x1b[31m", rb"\1\g<0>"],
+        "study": [json.dumps(STUDY).encode()],
+        "benchmark_row": [bytes([n]) + json.dumps(row).encode() for n, row in enumerate(DOCUMENTS)],
+        "whole_tokenizer": [json.dumps(WORDS).encode()],
+        "adapter_config": [
+            b'{"r": 2, "lora_alpha": 4, "target_modules": ["q"], "base_model_name_or_path": "sudoku-4x4", "peft_type": "LORA"}'
+        ],
+        "answer": [
+            rb"\boxed{\frac{1}{2}}",
+            b"#### 1,234.5",
+            b"<answer>3</answer>",
+            b"```python\ndef f(a):\n return 1\n```",
+        ],
+        "crossing": [
+            b'{"tuple": [1, {"set": [2]}, {"dict": [["a", null]]}, {"int": "0x10"}, {"Fraction": "1/3"}, {"object": 3}]}'
+        ],
+        "hub_id": [b"owner/name@refs/pr/1", b"owner/name@main/a/b.safetensors"],
         "checkpoint": [(place() / "run" / "checkpoints" / "step-00000003" / "state.json").read_bytes()],
     }

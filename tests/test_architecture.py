@@ -89,7 +89,7 @@ OWN_MEANING = {
     "PolicyTraining": {"block"},  # rollouts are decoded by blocks, with a budget of steps of their own
     "SecondStage": {"refresh"},  # after how many steps the orders are decoded again
     "PathMasks": {"refresh"},
-    "Evaluate": {"pace"},  # several of them: a row of the table for each
+    "Evaluate": {"pace", "revision"},  # several of them: a row of the table for each
     "DecodingBench": {"block"},  # sizes of the canvases that are timed
     "PolicyCost": {"block"},
     "Training": {"ends"},  # how many of the last steps a curve averages

@@ -29,7 +29,10 @@ ODD: list[Any] = [
     *(None, True, "", "\ud800", "x" * 5000, [], {}, [[]], {"a": 1}, "é", "-1", "1e999"),
     *(0, -1, 1, 3, 2**31, 2**63, 10**40, -(10**40), 0.5, -0.0, 1e308, float("nan"), float("inf")),
 ]
-JSON = ("denoiser_config", "family_config", "tokenizer", "policy_config", "trace", "request", "countdown", "checkpoint")
+JSON = (
+    *("denoiser_config", "family_config", "tokenizer", "policy_config", "trace", "request", "countdown", "checkpoint"),
+    *("report", "study", "whole_tokenizer", "adapter_config", "crossing"),
+)
 FEW = settings(
     max_examples=25,
     deadline=None,

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.runs.names import EntryPoints, did_you_mean
+from unmask.schedulers.loading import NAME
 
 MODELS = EntryPoints("unmask.models")
 """Name → :class:`PublishedModel`."""
@@ -72,7 +73,8 @@ def install_model(name: str, folder: Path, wheels: Path | None = None) -> Path:
         )
     model: PublishedModel = MODELS[name]
     with tempfile.TemporaryDirectory() as aside:
-        return convert_model(model, _fetch(model.wheel, wheels, Path(aside)), folder)
+        named = replace(model, config=model.config | {NAME: name})
+        return convert_model(named, _fetch(model.wheel, wheels, Path(aside)), folder)
 
 
 def convert_model(model: PublishedModel, wheel: Path, folder: Path) -> Path:

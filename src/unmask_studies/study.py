@@ -18,15 +18,16 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from unmask.evaluation.evaluate import Report
 from unmask.report.study_sections import FORMAT
 from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import to_jsonable
+from unmask.runs.processes import ProcessGroup
 from unmask.runs.run import Run
 from unmask_studies.tables import Table, to_markdown
 
@@ -49,7 +50,16 @@ class Findings:
 
 @dataclass(frozen=True)
 class GridStudy(ABC):
-    """``measure`` at every point of ``grid``, then ``findings`` from all results. Subclasses are configured by their fields."""
+    """``measure`` at every point of ``grid``, then ``findings`` from all results. Subclasses are configured by their fields.
+
+    Of a ``shared`` study every process measures every point together with the others; the result is the first one's.
+    """
+
+    shared: ClassVar[bool] = False
+
+    def plan(self) -> list[Table]:
+        """What it will cost, if that is known before it starts."""
+        return []
 
     def axes(self) -> Axes:
         """The values of each part of a key; without any, the grid has one point."""
@@ -86,16 +96,34 @@ class Done:
     seconds: float | None
 
 
-def run_study(study: GridStudy, folder: str | Path, resume: bool = False, reuse: Sequence[Path] = ()) -> Iterator[Done]:
-    """Measure what ``folder`` lacks, yielding after each point. Results of equal identity in ``reuse`` are copied."""
+def run_study(
+    study: GridStudy,
+    folder: str | Path,
+    resume: bool = False,
+    reuse: Sequence[Path] = (),
+    processes: ProcessGroup | None = None,
+) -> Iterator[Done]:
+    """Measure what ``folder`` lacks, yielding after each point. Results of equal identity in ``reuse`` are copied.
+
+    Of several ``processes`` each calls this for a shared study; the first one owns the folder.
+    """
     reusable, grid = _read_reusable(reuse), study.grid()
     _require_distinct_files(grid)
-    run = Run.create(folder, study, resume=resume)
-    with run.lock():
-        (run.folder / "pieces").mkdir(exist_ok=True)
+    first = processes is None or processes.is_first
+    if first:
+        Run.create(folder, study, resume=resume, may_differ=("device",))
+    if processes is not None:
+        processes.wait()
+    run = Run(Path(folder))
+    with run.lock() if first else nullcontext():
+        if first:
+            (run.folder / "pieces").mkdir(exist_ok=True)
         for nth, key in enumerate(grid, 1):
             file, seconds = _file(run.folder, key), None
-            if not file.exists():
+            missing = not file.exists()
+            if processes is not None:  # they must agree
+                missing = processes.sum(float(first and missing)) > 0
+            if missing:
                 identity = to_jsonable(study.identity(key))
                 known = None if identity is None else reusable.get(json.dumps(identity, sort_keys=True))
                 if known is None:
@@ -104,7 +132,8 @@ def run_study(study: GridStudy, folder: str | Path, resume: bool = False, reuse:
                     seconds = time.perf_counter() - started
                     known = {"identity": identity, "seconds": round(seconds, 3), "result": result}
                 content = {"key": list(key), **known}
-                atomic_write(file, (json.dumps(content, allow_nan=False) + "\n").encode())
+                if first:
+                    atomic_write(file, (json.dumps(content, allow_nan=False) + "\n").encode())
             yield Done(", ".join(map(str, key)), nth, len(grid), seconds)
 
 
@@ -177,11 +206,8 @@ def _read(file: Path, key: Key | None = None) -> dict[str, Any]:
 
 
 def _save_figure(figure: Any, place: Path) -> None:
-    """As SVG and as PDF, without the date: the same numbers give the same bytes."""
-    import matplotlib
+    """As SVG and as PDF."""
+    from unmask.report.figures import save
 
-    with matplotlib.rc_context({"svg.hashsalt": "unmask", "svg.fonttype": "none", "pdf.fonttype": 42}):
-        for ending, undated in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
-            out = BytesIO()
-            figure.savefig(out, format=ending, metadata=undated)
-            atomic_write(place.with_name(f"{place.name}.{ending}"), out.getvalue())
+    for ending, undated in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+        atomic_write(place.with_name(f"{place.name}.{ending}"), save(figure, ending, metadata=undated))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from support.tokenizers import words
 from unmask.cli import main as cli
 from unmask.decoding.options import Decoding
 from unmask.evaluation.lm_eval.model import UnmaskLM
-from unmask.evaluation.lm_eval.run import evaluate_task
+from unmask.evaluation.lm_eval.run import evaluate_task, find_published
 from unmask.evaluation.lm_eval.settings import AnswerOptions, LmEval
 from unmask.evaluation.lm_eval.tasks import load_task
+from unmask.report.benchmarks import published_key
+from unmask.report.gather import gather
 from unmask.report.traces.reading import read
 from unmask.runs.presets import list_presets, load_preset
 
@@ -98,7 +101,7 @@ def test_the_command_and_python_agree(
     assert len(set(results["scores"].values())) > 0 and results["documents"] == 4
     texts = [json.loads(line)["response"] for line in (out / "samples.jsonl").read_text().splitlines()]
     assert sorted(texts) == sorted(record["response"] for record in model.session.log.records.values())
-    assert "74.2%" in shown  # what was published for margin, beside the main metric
+    assert "74.2%" not in shown  # what was published for margin is of another length
     assert "margin" in shown and "4 problems, 2-shot" in shown
     again = shown.split("another folder:")[1].split()
     assert again[:4] == ["unmask", "lm-eval", "--preset", "gsm8k-128-32"]
@@ -178,3 +181,49 @@ def test_every_preset_says_what_it_reproduces() -> None:
             assert decoding.block == (None if whole else numbers[1])
         assert (decoding.steps or length) == (numbers[2] if len(numbers) > 2 else length)
         assert all(0 < value < 1 for value in config.published.values())
+
+
+def test_published_numbers_stand_beside_their_own_settings_only(tmp_path: Path) -> None:
+    preset = load_preset("gsm8k-128-32", LmEval, "lm_eval")
+    assert find_published(preset)["margin"] == 0.742
+    policy = replace(preset, answers=replace(preset.answers, scheduler="runs/order", seed=3), device="cuda", batch=2)
+    assert find_published(policy)[published_key("runs/order")] == 0.788  # the paper's learned order
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "config.json").write_text('{"kind": "hidden"}')
+    assert find_published(policy)[published_key(str(tmp_path))] == 0.754
+    for altered in (
+        replace(preset, limit=10),
+        replace(preset, shots=3),
+        replace(preset, dtype="float32"),
+        replace(preset, denoiser="models/other"),
+        replace(preset, answers=replace(preset.answers, length=64)),
+        replace(preset, answers=replace(preset.answers, decoding=Decoding(32, ends="suppress"))),
+    ):
+        assert find_published(altered) == {}
+
+
+def test_benchmark_runs_are_put_together(
+    folder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--denoiser", folder, "--data", data, "--dtype", "float32", "--length", 6, "--shots", 1]
+    for name, block in (("confidence", 3), ("random", 3), ("confidence", 6)):
+        out = tmp_path / f"{name}-{block}"
+        run(monkeypatch, "--preset", "gsm8k-128-32", *given, "--block", block, "--scheduler", name, "--out", out)
+    capsys.readouterr()
+    folders = sorted(str(path) for path in tmp_path.iterdir())
+    monkeypatch.setattr(sys, "argv", ["unmask", "report", *folders, "--out", str(tmp_path / "page.html")])
+    cli.main()
+    shown, page = capsys.readouterr().out, (tmp_path / "page.html").read_text()
+    assert "gsm8k, 1-shot, n = 6, 95 % intervals" in shown
+    assert "against confidence" in shown and "6-3" in shown and "6-6" in shown
+    assert "published" not in shown and "Nothing was logged yet" not in page
+    solved = {}
+    for line in (tmp_path / "random-3" / "scores.jsonl").read_text().splitlines():
+        score = json.loads(line)
+        if score["filter"] == "flexible-extract":
+            solved[score["doc"]] = score["exact_match"]
+    (report,) = [one.report for one in gather([Path(one) for one in folders]).evaluations]
+    row = report.row("random")
+    assert row.solved == "".join(str(int(solved[doc])) for doc in sorted(solved))
+    assert row.versus is not None and row.versus.baseline == "confidence"
+    assert row.denoiser_calls > 0 and row.seconds > 0

@@ -269,9 +269,9 @@ def test_padding_is_never_revealed(temperature: float, tmp_path: Path) -> None:
 def test_which_ids_are_forbidden() -> None:
     assert EndingDenoiser(Eager()).forbidden_ids == (MASK, PAD)
     assert EndingDenoiser(Eager(pad_id=END)).forbidden_ids == (MASK,)  # LLaDA's padding is its end token
-    assert EndingDenoiser(Eager(pad_id=END), forbid=True).forbidden_ids == (MASK, END)
+    assert EndingDenoiser(Eager(pad_id=END), forbidden=(END,)).forbidden_ids == (MASK, END)
     assert EndingDenoiser(Eager(pad_id=None)).forbidden_ids == (MASK,)
-    assert EndingDenoiser(Eager(), forbid=True).forbidden_ids == (MASK, PAD, END)
+    assert EndingDenoiser(Eager(), forbidden=(END,)).forbidden_ids == (MASK, PAD, END)
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,14 @@ def test_weights_are_mapped_not_copied(tmp_path: Path) -> None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("only Linux lists its mappings")
-    for name, copied in (("llada", ()), ("smdm", (".q.", ".k.", ".v."))):
-        denoiser = loaded(write(tmp_path / name, name))
+    own = save_denoiser(loaded(write(tmp_path / "first", "llada")), tmp_path / "ours")
+    cases = (
+        (own, ()),
+        (write(tmp_path / "llada", "llada"), ()),
+        (write(tmp_path / "smdm", "smdm"), (".q.", ".k.", ".v.")),
+    )
+    for place, copied in cases:
+        denoiser = loaded(place)
         ranges = [
             tuple(int(end, 16) for end in line.split()[0].split("-"))
             for line in maps.read_text().splitlines()
@@ -149,7 +155,12 @@ def test_tensors_that_do_not_fit(name: str, tmp_path: Path) -> None:
         ("llada", {"mask_token_id": 40}, "the mask token is 40, but the embedding has 32 rows"),
         ("llada", {"n_kv_heads": 2}, r"k_proj\.weight has shape \(16, 16\), expected \(8, 16\)"),
         ("llada", {"n_layers": 3}, r"blocks\.2\.attn_norm\.weight is missing; .*; and 5 more"),
-        ("llada", {"architectures": ["LLaDAMoEModelLM"]}, "LLaDAMoEModelLM is a mixture of experts: expected one of"),
+        (
+            "llada",
+            {"architectures": ["LLaDA3ModelLM"]},
+            "LLaDA3ModelLM is a diffusion language model that is not supported",
+        ),
+        ("llada", {"architectures": ["LLaDAMoEModel"]}, "whole number for 'num_experts'"),
         ("llada", {"architectures": ..., "model_type": ...}, "is not a denoiser's"),
         ("dream", {"architectures": ["DreamForCausalLM"]}, "block-causal"),
         ("dream", {"use_sliding_window": True}, "use_sliding_window"),
@@ -264,7 +275,8 @@ def test_weights_offloaded_to_another_device(tmp_path: Path, monkeypatch: pytest
     real[:, :2] = False
     wanted = denoiser.hidden(TOKENS, real)
     logits = denoiser.logits(wanted)
-    attend = make_attend(denoiser.config, None, torch.arange(6)[None], real, torch.float32)
+    places = torch.arange(6)[None]
+    attend = make_attend(denoiser.config, None, places, places, real, torch.float32)
     q, k = torch.zeros(1, 6, 4, 4, device="meta"), torch.zeros(1, 6, 2, 4, device="meta")
     assert attend(q, k, k).device.type == "meta"
     cpu_offload(denoiser, execution_device=torch.device("cpu"))

@@ -115,5 +115,26 @@ def test_mismatched_adapters_are_refused(tmp_path: Path) -> None:
     (saved / "adapter_config.json").write_text(json.dumps({**stored, "r": "4"}))
     with pytest.raises(ValueError, match="expected r, lora_alpha and target_modules"):
         load_adapter(load_denoiser(folder), saved)
-    with pytest.raises(ValueError, match="adapter must be 'lora' or empty"):
+    with pytest.raises(ValueError, match="adapter: expected '' or 'lora', got str 'dora'"):
         stage(tmp_path, "llada", adapter="dora")
+
+
+@pytest.mark.parametrize("family", MADE)
+def test_no_update_of_an_adapter_is_lost_in_bfloat16(tmp_path: Path, family: str) -> None:
+    """At a learning rate of 3e-5 most updates are smaller than the last digit of a bfloat16 weight."""
+    from unmask.decoding.protocols import Canvas
+    from unmask.training.denoiser.masked_trainer import MaskedTraining, Masks, masked_loss, train_masked
+
+    denoiser = add_lora(load_denoiser(MADE[family](tmp_path / family), torch.bfloat16), 4, 8.0)
+    before = {name: tensor.clone() for name, tensor in adapter_weights(denoiser).items()}
+    target = TOKENS.repeat(4, 1)
+    hidden = torch.arange(6) > 2
+    canvas = Canvas(target.masked_fill(hidden, denoiser.mask_id), target)
+    masks = Masks(hidden.expand_as(target), hidden.expand_as(target))
+    assert denoiser.logits(denoiser.hidden(target)).dtype == torch.bfloat16
+    assert masked_loss(denoiser, canvas, masks)[0].dtype == torch.float32
+    training = MaskedTraining(samples=8, batch=4, lr=3e-5, warmup=0.0, weight_decay=0.0)
+    list(train_masked(denoiser, lambda step, batch: canvas, training, masking=lambda canvas, step: masks))
+    moved = torch.cat([(p != before[name]).flatten() for name, p in adapter_weights(denoiser).items()])
+    assert all(p.dtype == torch.float32 for p in adapter_weights(denoiser).values())
+    assert moved.float().mean() > 0.99

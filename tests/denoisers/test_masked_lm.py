@@ -47,8 +47,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "electra": ("ElectraConfig", {**SIZE, "embedding_size": 32}),
     "albert": ("AlbertConfig", {**SIZE, "embedding_size": 32}),
     "mpnet": ("MPNetConfig", {**SIZE}),
+    "esmc": ("EsmcConfig", {**SIZE, **IDS, "mask_token_id": MASK}),
 }
-MAIN = ("bert", "roberta", "modernbert", "esm2", "esm1")
+MAIN = ("bert", "roberta", "modernbert", "esm2", "esm1", "esmc")
 ROW = torch.tensor([[0, 7, MASK, 9, 11, MASK, MASK, 30, 2]])
 
 
@@ -199,6 +200,22 @@ def test_a_folder_is_loaded_quietly(tmp_path: Path, capfd: pytest.CaptureFixture
     assert load_denoiser(folder, device_map={"": "cpu"}).device.type == "cpu"
     with pytest.raises(ValueError, match="give one of them"):
         load_denoiser(folder, device="cpu", device_map="auto")
+
+
+def test_dplm_is_esm_under_another_name(tmp_path: Path) -> None:
+    """Its remote code subclasses transformers' ESM modules: the same tensors, so the same logits."""
+    made = model("esm2")
+    made.save_pretrained(tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    remote = {
+        "architectures": ["DPLMForMaskedLM"],
+        "auto_map": {"AutoModelForMaskedLM": "modeling_dplm.DPLMForMaskedLM"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps({**stored, **remote, "model_type": "dplm"}))
+    denoiser = load_denoiser(tmp_path)
+    with torch.no_grad():
+        wanted = made(ROW).logits
+    torch.testing.assert_close(denoiser.logits(denoiser.hidden(ROW)), wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_folders_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch import Tensor
 
 from support.denoisers import text_denoiser
 from unmask.decoding.loop import unmask
+from unmask.denoisers.attention import related_cells
 from unmask.denoisers.checkpoint import load_folder, read_config, save_denoiser
-from unmask.denoisers.transformer import Transformer, _half_turn, _related, _rotary
+from unmask.denoisers.rotary import half_turn, rotary
+from unmask.denoisers.transformer import Transformer
 from unmask.schedulers.heuristics import confidence
 
 TOKENS = torch.tensor([5, 12, 3, 12, 7, 9, 12])
@@ -110,8 +113,8 @@ def test_rotary_attention_depends_on_distances_only() -> None:
     def product(i: int, j: int) -> float:
         turned = []
         for x, place in ((q, i), (k, j)):
-            cos, sin = _rotary(torch.tensor([[place]]), 8, 100.0, torch.float64)
-            turned.append(x * cos + _half_turn(x) * sin)
+            cos, sin = rotary(torch.tensor([[place]]), 8, 100.0, torch.float64)
+            turned.append(x * cos + half_turn(x) * sin)
         return (turned[0] * turned[1]).sum().item()
 
     for distance in (-3, 0, 5):
@@ -160,7 +163,8 @@ def test_a_grid_sees_rows_columns_and_boxes(size: int, box: tuple[int, int]) -> 
         [column for _, column in place],
         [row // box[0] * size + column // box[1] for row, column in place],
     ]
-    heads = _related(size, 6)
+    heads = related_cells(replace(grid_denoiser(size).config, n_heads=6))
+    assert heads is not None
     for head in range(6):
         mine = torch.tensor(unit[head // 2])
         assert torch.equal(heads[head], mine[:, None] == mine)

@@ -9,7 +9,6 @@ temperature 0 nothing is drawn.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,8 @@ from unmask.schedulers.heuristics import confidence
 
 PROMPTS = ["w3 w4 w5 w6 w7", "w8", "w10 w11 w12 w13 w14 w15 w16"]
 LBT = [(12, 12, 12), (16, 16, 8), (16, 16, 5), (12, 6, 12), (16, 4, 8), (12, 4, 9), (8, 1, 8), (12, 6, 2)]
+END, TURN_END = 27, 3
+"""End tokens of the instruction-tuned LLaDA: of a text and, here a token that the tiny one often prefers, of a turn."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def all_logits(denoiser: Transformer, tokens: Tensor, attention: Tensor | None =
 
 
 def llada_loop(
-    denoiser: Transformer, prompt: list[int], length: int, block: int, steps: int, scale: float
+    denoiser: Transformer, prompt: list[int], length: int, block: int, steps: int, scale: float, ends: str = "allow"
 ) -> list[int]:
     """ML-GSAI/LLaDA ``generate.py``: blocks from the left; in each, the likeliest of the best tokens, ⌊n/T⌋ or one more."""
     x = torch.tensor([prompt + [denoiser.mask_id] * length])
@@ -78,10 +79,15 @@ def llada_loop(
             if scale > 0:
                 without = all_logits(denoiser, x.masked_fill(given, denoiser.mask_id))
                 logits = without + (scale + 1) * (logits - without)
-            p, best = logits.softmax(-1).max(-1)
+            if ends == "logits_eos_inf":
+                logits[..., END] = -torch.inf
+            best = logits.argmax(-1)
+            if ends == "confidence_eos_eot_inf":
+                logits[..., [END, TURN_END]] = -torch.inf
+            p = logits.softmax(-1).gather(-1, best[..., None])[..., 0]
             p = p.masked_fill(~hidden, -torch.inf)
             p[:, stop:] = -torch.inf
-            chosen = p[0].topk(count).indices
+            chosen = p[0].sort(descending=True, stable=True).indices[:count]
             x[0, chosen] = best[0, chosen]
     return x[0, len(prompt) :].tolist()
 
@@ -151,6 +157,33 @@ def test_llada(llada: Transformer, length: int, block: int, steps: int, scale: f
         assert row[:end] == whole[:end]
 
 
+@pytest.fixture(scope="module", params=range(3))
+def instruct(llada: Transformer, request: pytest.FixtureRequest) -> Transformer:
+    """LLaDA with two end tokens that it likes, the more the higher the parameter."""
+    made = Transformer(replace(llada.config, end_ids=(END, TURN_END)))
+    made.load_state_dict(llada.state_dict())
+    states = made.hidden(torch.randint(31, (8, 20), generator=torch.Generator().manual_seed(1))).mean((0, 1))
+    for token in (END, TURN_END):
+        made.head.weight.data[token] += request.param * states / states.norm()
+    return made.requires_grad_(False).eval()
+
+
+END_SETTINGS = [(*lbt, scale) for lbt in ((12, 12, 12), (16, 16, 5), (16, 4, 8), (12, 6, 2)) for scale in (0.0, 1.0)]
+
+
+@pytest.mark.parametrize("ends", ["logits_eos_inf", "confidence_eos_eot_inf"])
+@pytest.mark.parametrize(("length", "block", "steps", "scale"), END_SETTINGS)
+def test_lladas_end_settings(
+    instruct: Transformer, length: int, block: int, steps: int, scale: float, ends: Any
+) -> None:
+    decoding = Decoding(block, steps, guidance=scale, ends=ends, stop_at_end=False)
+    ours = generate(instruct, words(31), PROMPTS, decoding=decoding, length=length)
+    theirs = [llada_loop(instruct, ids(prompt), length, block, steps, scale, ends) for prompt in PROMPTS]
+    assert revealed(ours) == theirs
+    plain = generate(instruct, words(31), PROMPTS, decoding=replace(decoding, ends="allow"), length=length)
+    assert any(END in row or TURN_END in row for row in revealed(plain))  # the setting has something to change
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("length", "steps"), [(10, 10), (16, 8), (12, 5), (9, 2)])
 def test_dream(dream: Transformer, length: int, steps: int, rule: str) -> None:
@@ -190,14 +223,17 @@ def test_dream_needs_its_shift(dream: Transformer) -> None:
     assert all(a != b for a, b in zip(revealed(shifted), revealed(plain), strict=True))
 
 
-def published(variable: str, what: str) -> ModuleType:
+def published(variable: str, what: str, changes: dict[str, str] | None = None) -> ModuleType:
+    """The module that an environment variable names, with ``changes`` of its source."""
     where = os.environ.get(variable)
     if not where:
         pytest.skip(f"{variable} names no {what}")
-    spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    source = Path(where).read_text()
+    for theirs, ours in (changes or {}).items():
+        assert theirs in source
+        source = source.replace(theirs, ours)
+    module = ModuleType(Path(where).stem)
+    exec(compile(source, where, "exec"), module.__dict__)
     return module
 
 
@@ -228,6 +264,29 @@ def test_llada_itself(llada: Transformer, length: int, block: int, steps: int, s
     )  # fmt: skip
     decoding = Decoding(block, steps, guidance=scale, stop_at_end=False)
     ours = generate(llada, words(31), PROMPTS, decoding=decoding, length=length)
+    assert revealed(ours) == tokens[:, -length:].tolist()
+
+
+@pytest.mark.parametrize("ends", ["logits_eos_inf", "confidence_eos_eot_inf"])
+@pytest.mark.parametrize(("length", "block", "steps", "scale"), END_SETTINGS)
+def test_lladas_end_settings_themselves(
+    instruct: Transformer, length: int, block: int, steps: int, scale: float, ends: Any
+) -> None:
+    """With UNMASK_LLADA_DECODER = LLaDA's generate.py, in which the ids of the two end tokens are numbers: here the tiny model's.
+
+    All positions that want an end token have confidence 0: ``topk`` breaks such ties in its own way on each device, here by the
+    lowest index.
+    """
+    changes = {"126081": str(END), "126348": str(TURN_END), "torch.topk(": "stable_topk("}
+    theirs = published("UNMASK_LLADA_DECODER", "generate.py of LLaDA", changes)
+    theirs.__dict__["stable_topk"] = lambda values, k: tuple(x[:k] for x in values.sort(descending=True, stable=True))
+    canvas = prompt_canvas(instruct, words(31), PROMPTS, length)
+    tokens = theirs.generate(
+        AsPublished(instruct), canvas.tokens[:, :-length], canvas.attention[:, :-length].long(),
+        steps=steps, gen_length=length, block_length=block, cfg_scale=scale, mask_id=instruct.mask_id, **{ends: True},
+    )  # fmt: skip
+    decoding = Decoding(block, steps, guidance=scale, ends=ends, stop_at_end=False)
+    ours = generate(instruct, words(31), PROMPTS, decoding=decoding, length=length)
     assert revealed(ours) == tokens[:, -length:].tolist()
 
 

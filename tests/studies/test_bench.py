@@ -87,7 +87,7 @@ def small() -> Transformer:
 
 def test_both_sides_reveal_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The benchmark refuses to compare different answers."""
-    for name in loops.VARIABLES:
+    for name in loops.PUBLISHED:
         monkeypatch.delenv(name, raising=False)
     config = decoding.DecodingBench(width=128, layers=2, prompt=6, length=8, block=4, steps=4, repeats=1)
     found = list(decoding.measure_decoding(config))
@@ -98,6 +98,34 @@ def test_both_sides_reveal_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "llada", lambda model, prompt, *_: torch.cat([prompt, prompt], 1)[:, :14])
     with pytest.raises(ValueError, match="different tokens"):
         list(decoding.measure_decoding(config))
+
+
+def test_named_files_are_checked_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without its neighbours, one without the function, and a checkout in which both are."""
+    monkeypatch.setattr(decoding, "backbone", lambda shape: pytest.fail("measured before the files were checked"))
+    variable = "UNMASK_FAST_DLLM_DECODER"
+    file = tmp_path / "alone" / "generate.py"
+    file.parent.mkdir()
+    file.write_text("from beside.it import nothing\n")
+    monkeypatch.setenv(variable, str(file))
+    with pytest.raises(ValueError, match=f"{variable} names .* cannot be imported: No module named 'beside'"):
+        next(decoding.measure_decoding(decoding.QUICK))
+    file = tmp_path / "empty.py"
+    file.write_text("")
+    monkeypatch.setenv(variable, str(file))
+    with pytest.raises(ValueError, match="has no generate_with_dual_cache"):
+        next(decoding.measure_decoding(decoding.QUICK))
+    monkeypatch.setenv(variable, str(tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="or a checkout with llada/generate"):
+        next(decoding.measure_decoding(decoding.QUICK))
+    checkout = tmp_path / "checkout" / "llada"
+    checkout.mkdir(parents=True)
+    (checkout / "a_neighbour.py").write_text("generate_with_dual_cache = print\n")
+    (checkout / "generate.py").write_text("from a_neighbour import generate_with_dual_cache\n")
+    monkeypatch.setenv(variable, str(checkout.parent))
+    module = loops.load_published(variable)
+    assert module is not None and module.generate_with_dual_cache is print
+    assert loops.load_published(variable) is module  # imported once, outside of what is timed
 
 
 def test_a_published_file_runs_where_one_is_named(

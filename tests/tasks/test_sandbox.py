@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -54,36 +56,114 @@ def test_early_exit_is_not_a_pass(program: str) -> None:
     assert attempt(program, FALSE).status == "failed"
 
 
-def test_the_nonce_is_out_of_reach() -> None:
-    """No frame, name, object or open file of the candidate's leads to it."""
-    frames = """
+CHECK = "def check(candidate):\n    assert candidate(1) == 5\ncheck(f)"
+TRACER = """
 import sys
-seen = []
-frame = sys._getframe()
-while frame:
-    seen += [*frame.f_locals.values(), *frame.f_globals.values(), *frame.f_code.co_consts]
-    frame = frame.f_back
-todo, known = list(seen), set()
-while todo:
-    item = todo.pop()
-    if id(item) in known:
-        continue
-    known.add(id(item))
-    text = item.decode('latin1') if isinstance(item, bytes) else item
-    if isinstance(text, str) and len(text) == 64 and set(text) <= set('0123456789abcdef'):
-        raise RuntimeError('found it')
-    if isinstance(item, dict): todo += [*item.keys(), *item.values()]
-    elif isinstance(item, (list, tuple, set)): todo += list(item)
-    elif hasattr(item, '__closure__') and item.__closure__: todo += [cell.cell_contents for cell in item.__closure__]
-    elif type(item).__name__ == 'partial': todo += [*item.args, item.func]
+def tracer(frame, event, argument):
+    if 'check' in frame.f_globals:
+        frame.f_globals['check'] = lambda *a: None
+    return tracer
+sys.settrace(tracer)
+f = len
 """
-    found = attempt(frames)
-    assert found.passed, found.error
-    for look in ("import gc; gc.get_objects()", "import gc; gc.get_referrers({})", "import sys; sys._current_frames()"):
-        assert "refused by the sandbox" in attempt(look).error
-    assert "refused by the sandbox" in attempt("import ctypes").error
-    assert "Permission" in attempt("open('/proc/self/mem', 'rb')").error
-    assert attempt("import os; assert os.read(0, 10) == b''").passed  # the payload was consumed
+NATIVE = """
+import glob, sys
+from importlib import machinery, util
+path = [found for place in sys.path for found in glob.glob(place + '/_ctypes*.so')][0]
+spec = util.spec_from_file_location('_ctypes', path, loader=machinery.ExtensionFileLoader('_ctypes', path))
+module = util.module_from_spec(spec)
+spec.loader.exec_module(module)
+sys.modules['_ctypes'] = module
+import ctypes
+f = lambda x: 0
+"""
+ANYTHING = "class Anything:\n    __eq__ = __lt__ = __contains__ = lambda *a: True\n    __hash__ = lambda self: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        (TRACER, CHECK),
+        (NATIVE, CHECK),
+        (f"{ANYTHING}f = lambda x: Anything()", CHECK),
+        (f"{ANYTHING}f = lambda x: [Anything()]", "assert f(1) == [5]"),
+        (f"{ANYTHING}class Whole(int):\n    __eq__ = Anything.__eq__\nf = lambda x: Whole(3)", CHECK),
+        (f"{ANYTHING}f = lambda x: Anything()", "assert f(1) in (5, 6)"),
+        (f"{ANYTHING}f = lambda x: Anything()", "assert abs(f(1) - 5) < 1e-6"),
+        ("f = lambda x: 0\nabs = lambda x: 0", "assert abs(f(1) - 5) < 1e-6"),
+        ("import math\nmath.isclose = lambda *a: True\nf = lambda x: 0", "assert math.isclose(f(1), 5)"),
+        ("class math:\n    isclose = lambda *a: True\nf = lambda x: 0", "assert math.isclose(f(1), 5)"),
+        ("def f(x):\n    raise StopIteration", "assert all(map(f, [1, 2]))"),
+        ("def f(x):\n    raise SystemExit(0)", CHECK),
+        ("def check(c): pass\nf = len", CHECK),
+        ("import builtins\nbuiltins.AssertionError = builtins.Exception = ()\nf = lambda x: 0", CHECK),
+        (
+            "import os\nfor n in range(3, 64):\n    try: os.write(n, b'passed:')\n    except OSError: pass\nf = len",
+            CHECK,
+        ),
+        ("import gc\nf = lambda x: [o for o in gc.get_objects() if o == 5] or 0", CHECK),
+        ("import sys\nf = lambda x: max(sys._getframe(n).f_lineno for n in range(3))", "assert f(1) == -5"),
+    ],
+)
+def test_a_wrong_answer_never_passes(program: str, tests: str) -> None:
+    """Whatever the program does to its own interpreter: the tests are in another."""
+    outcome = attempt(program, tests)
+    assert outcome.status == "failed", outcome
+
+
+def test_what_crosses_between_program_and_tests() -> None:
+    program = """
+import collections, decimal, fractions
+Pair = collections.namedtuple('Pair', 'a b')
+class Node:
+    def __init__(self, value): self.value, self.next = value, None
+    def __len__(self): return 7
+    def __getitem__(self, key): return key * 2
+    def __str__(self): return 'a node'
+echo = lambda *a, **k: (a, k)
+def total(node): return node.value + (total(node.next) if node.next else 0)
+def count(n): yield from range(n)
+def fail(x): raise KeyError(x)
+class Own(Exception): pass
+def fail_own(): raise Own('mine')
+def fail_unicode(): b'\\xff'.decode()
+rational = lambda: (fractions.Fraction(1, 3), decimal.Decimal('1.10'), 1 + 2j)
+pairs = lambda: [Pair(1, 2), collections.Counter('aab')]
+constant = 3
+"""
+    tests = """
+import decimal, fractions, math
+values = [None, True, 0, -1, 2**64, -10**5000, 1.5, -0.0, '', 'a\\x00\\n\\ud800', b'\\xff', bytearray(b'1'), (), (1,), [], [[1]],
+          {}, {1: 'a', (1, 2): [3]}, set(), {1, 2}, frozenset({3})]
+for value in values:
+    (back,), named = echo(value, key=value)
+    assert back == value and type(back) is type(value) and named == {'key': value}, value
+(odd,), _ = echo(math.inf)
+assert odd == math.inf
+(odd,), _ = echo(math.nan)
+assert odd != odd
+first = Node(1)
+first.next = Node(2)
+assert total(first) == 3 and first.next.value == 2 and len(first) == 7 and first[4] == 8 and str(first) == 'a node'
+assert first == first and first != Node(1) and first in [first] and {first: 1}[first] == 1
+assert echo(first)[0][0] == first
+assert list(count(3)) == [0, 1, 2] and sum(count(4)) == 6 and [*zip(count(2), 'ab')] == [(0, 'a'), (1, 'b')]
+for call, kind, text in (
+    (lambda: fail('x'), KeyError, 'x'), (fail_own, Exception, 'mine'), (fail_unicode, Exception, 'utf-8'),
+    (lambda: echo(len), TypeError, 'plain'),
+):
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), error
+    else:
+        assert False, kind
+assert rational() == (fractions.Fraction(1, 3), decimal.Decimal('1.10'), 1 + 2j)
+assert pairs() == [(1, 2), {'a': 2, 'b': 1}]
+assert constant == 3
+"""
+    outcome = attempt(program, tests)
+    assert outcome.passed, outcome.error
 
 
 def test_an_infinite_loop_and_a_long_sleep() -> None:
@@ -108,6 +188,145 @@ def test_memory_output_and_files() -> None:
     assert attempt(full).status == "files"
     limits = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))"
     assert attempt(limits).status == "failed"
+
+
+NESTED = "import os\nfor n in range(3000):\n    os.mkdir('d' * 200); os.chdir('d' * 200)\n    open('f', 'wb').write(bytes(2**19))"
+HIDDEN = "import os, time\nos.mkdir('d', 0o300)\nfor n in range(400): open(f'd/{n}', 'wb').write(bytes(2**18))\ntime.sleep(30)"
+
+
+def without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old: str, new: str) -> None:
+    """As on a kernel that lacks something."""
+    source = sandbox.GUARD.read_text()
+    assert old in source
+    (tmp_path / "guard.py").write_text(source.replace(old, new))
+    monkeypatch.setattr(sandbox, "GUARD", tmp_path / "guard.py")
+
+
+NO_NAMESPACES = ("            enter_namespaces(libc, payload", "            (lambda *a: None)(libc, payload")
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+@pytest.mark.parametrize("program", [NESTED, HIDDEN])
+def test_files_deep_or_out_of_sight_count(
+    program: str, namespaces: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Folders past the greatest length of a path, and folders that cannot be listed; nothing is left of either."""
+    place = tmp_path / "place"
+    place.mkdir()
+    if not namespaces:
+        without(monkeypatch, tmp_path, *NO_NAMESPACES)
+    monkeypatch.setattr(sandbox.tempfile, "tempdir", str(place))
+    assert attempt(program).status == "files"
+    assert os.listdir(place) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user, which only root may")
+def test_what_its_owner_may_not_read_counts_and_is_removed() -> None:
+    """Root reads everything; this is how it is for others."""
+    place = Path(tempfile.mkdtemp())
+    os.chown(place, 65534, 65534)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            os.makedirs(place / "a" / "b")
+            (place / "a" / "b" / "file").write_text("x")
+            (place / "link").symlink_to("/etc")
+            for folder in (place / "a" / "b", place / "a"):
+                folder.chmod(0o300)
+            code = 0 if sandbox._too_full(str(place), Limits()) else 2
+            sandbox._remove(str(place / "a"))
+            code = code or (3 if (place / "a").exists() else 0)
+        finally:
+            os._exit(code)
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        shutil.rmtree(place)
+
+
+def test_installed_packages_cannot_be_read() -> None:
+    import numpy
+
+    file = numpy.__file__
+    assert attempt(f"open({file!r})").status == "failed"
+    assert attempt("import numpy").status == "failed"
+    hunt = """
+import glob, os
+found = []
+for place in ('/usr/lib/python3/dist-packages', os.path.dirname(os.__file__) + '/site-packages'):
+    for path in glob.glob(place + '/**/*.py', recursive=True)[:50]:
+        try:
+            open(path).read()
+            found.append(path)
+        except OSError:
+            pass
+assert not found, found[0]
+"""
+    outcome = attempt(hunt)
+    assert outcome.passed, outcome.error
+    assert attempt("import email, sqlite3, ssl, zoneinfo, xml.etree.ElementTree, unittest, multiprocessing").passed
+
+
+@pytest.mark.parametrize("landlock", ["as it is", "without scopes"])
+def test_the_kernel_sends_no_signals_for_a_program(
+    landlock: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the owner of a file (``F_SETOWN``), which older kernels' Landlock does not cover."""
+    if landlock == "without scopes":
+        without(
+            monkeypatch, tmp_path, "version = landlock_version(libc)\n", "version = min(5, landlock_version(libc))\n"
+        )
+    victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    program = f"""
+import fcntl, os, struct, time
+reading, writing = os.pipe()
+done = []
+for word, value in ((8, {victim.pid}), (10, 10), (15, struct.pack('ii', 1, {victim.pid}))):
+    try:
+        fcntl.fcntl(reading, word, value)
+        done.append(word)
+    except OSError:
+        pass
+try:
+    fcntl.ioctl(reading, 0x8901, struct.pack('i', {victim.pid}))
+    done.append('ioctl')
+except OSError:
+    pass
+fcntl.fcntl(reading, fcntl.F_SETFL, fcntl.fcntl(reading, fcntl.F_GETFL) | os.O_ASYNC)
+os.write(writing, b'x')
+time.sleep(0.2)
+assert not done, done
+"""
+    try:
+        outcome = attempt(program)
+        assert outcome.passed, outcome.error
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        victim.wait()
+
+
+def test_attributes_of_files_cannot_be_set(tmp_path: Path) -> None:
+    """``file_setattr`` (Linux 6.17) and the calls before it, on a file that can be read."""
+    program = """
+import ctypes, fcntl, os
+libc = ctypes.CDLL(None, use_errno=True)
+attributes = (ctypes.c_uint64 * 4)()
+assert libc.syscall(469, -100, os.__file__.encode(), attributes, 32, 0) == -1
+assert ctypes.get_errno() == 1, ctypes.get_errno()
+with open(os.__file__) as file:
+    for request in (0x40086602, 0x401C5820, 0x5412, 0x541C):
+        try:
+            fcntl.ioctl(file, request, bytes(32))
+        except PermissionError:
+            continue
+        raise AssertionError(request)
+"""
+    outcome = attempt(program)
+    assert outcome.passed, outcome.error
 
 
 def test_no_processes() -> None:
@@ -153,7 +372,7 @@ except OSError:
 def _is_ours(pid: str) -> bool:
     try:
         return (
-            b"functools, json, operator" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            b"the two confined interpreters" in Path(f"/proc/{pid}/cmdline").read_bytes()
             and (os.stat(f"/proc/{pid}").st_uid == os.getuid())
             and Path(f"/proc/{pid}/stat").read_text().split()[3] in (str(os.getpid()), "1")
         )
@@ -279,5 +498,24 @@ def test_seccomp_filter_refuses_by_default() -> None:
         assert answer(machine, numbers["prlimit64"], 0, 0, 9, 0, 1, 0) == refuse
         assert answer(machine, numbers["prlimit64"], 0, 0, 9, 0, 0, 1) == refuse
         assert answer(machine, 435) == 0x00050000 | 38
+        for command, expected in (
+            (1, allow),
+            (2, allow),
+            (4, allow),
+            (1030, allow),
+            (8, refuse),
+            (10, refuse),
+            (15, refuse),
+            (1026, refuse),
+        ):
+            assert answer(machine, numbers["fcntl"], 0, 0, command) == expected
+        for command, expected in (
+            (0x5401, allow),
+            (0x5451, allow),
+            (0x5412, refuse),
+            (0x8901, refuse),
+            (0x40086602, refuse),
+        ):
+            assert answer(machine, numbers["ioctl"], 3, 0, command) == expected
         assert answer(machine, 0x40000000 + 41) == refuse
         assert answer(machine, 63 if machine == "aarch64" else 0) == allow  # read

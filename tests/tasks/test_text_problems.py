@@ -667,7 +667,6 @@ def test_pretrain_then_evaluate(kind: type[TextProblemKind], tmp_path: Path) -> 
     ("options", "message"),
     [
         ({"task": "arithmetik"}, "no task 'arithmetik': expected one of .*; did you mean 'arithmetic'"),
-        ({"task": "code", "clues": "rao"}, "--clues is for Sudoku"),
         ({"task": "code", "denoiser": "sudoku-4x4"}, "sudoku-4x4 is not a denoiser of code problems"),
     ],
 )

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
-from unmask.cli.shell import FIRST, console, progress_bar, quote_command, require_new_folder, require_writable
+import tyro
+
+from unmask.cli.shell import (
+    FIRST,
+    Inline,
+    console,
+    find_option,
+    progress_bar,
+    quote_command,
+    require_new_folder,
+    require_writable,
+)
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Scheduler, Task
+from unmask.denoisers.placement import Placement
 from unmask.evaluation.evaluate import EvaluationOptions, Report, evaluate, load_schedulers
 from unmask.report import cases
 from unmask.report.terminal import tables as terminal
 from unmask.report.traces import record as trace
 from unmask.runs.config import Count, config
-from unmask.runs.processes import current_group
+from unmask.runs.processes import ProcessGroup, current_group
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.kinds import EvaluationRequest, evaluation_set, find_kind
 
@@ -26,6 +40,9 @@ class Evaluate:
     $ unmask evaluate --data puzzles.csv --schedulers confidence,margin,gt_logp --json out.json
     $ unmask evaluate --steps 20 10 --schedulers confidence,entropy
     $ unmask evaluate --denoiser sudoku-9x9-imperfect --schedulers confidence,sas --json out.json --traces traces
+    $ unmask evaluate --task reaction --denoiser models/rxnmapper --data reactions.csv --hide 0.7
+
+    A task has options of its own: `unmask evaluate --task NAME --help` shows them.
     """
 
     task: str = (
@@ -42,10 +59,12 @@ class Evaluate:
     steps: tuple[Count, ...] = ()  # Step budgets for parallel decoding; several give several rows.
     pace: tuple[str, ...] = ()
     """Rules for how many per step (threshold:p=0.9, factor, entropy_bound, kl_stable, dilated); several give several rows."""
+    revision: tuple[str, ...] = ()
+    """Rules that take revealed tokens back (t2t, t2m:p=0.9, remdm_conf, p2, doubt); several give several rows."""
     baseline: str | None = None
     """The scheduler that the others are compared with, puzzle by puzzle; confidence by default, if it is among them."""
     limit: int = 200  # How many problems.
-    clues: str | None = None  # For generated puzzles: rao, wide, or a range such as 25-35.
+    placement: Annotated[Placement, Inline] = field(default_factory=Placement)  # Where the denoiser runs.
     batch: int = 64  # Canvases decoded together. It changes speed and memory, not results.
     seed: int = 0  # For generated puzzles and for random orders.
     nll: bool = True  # Also price the solution exactly along each order (costs a second decoding of what failed).
@@ -57,20 +76,34 @@ class Evaluate:
     trace_cases: Count = 8
     """How many: won, lost and failed by both in turn, the learned (or the best) scheduler against the baseline."""
 
+    @classmethod
+    def from_words(cls, words: Sequence[str]) -> Any:
+        """With the options of the task that ``words`` name."""
+        kind = find_kind(find_option(words, "--task") or "sudoku")
+        types = get_type_hints(kind, include_extras=True)
+        defaults = {name: getattr(kind, name) for name in kind.options}
+        options = {name: Annotated[types[name], tyro.conf.arg(help=text)] for name, text in kind.options.items()}
+        about = {"__doc__": cls.__doc__, "__module__": cls.__module__, "__annotations__": options}
+        return config(type(cls.__name__, (cls,), about | defaults))
+
+    def _task_options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in find_kind(self.task).options if hasattr(self, name)}
+
     def run(self) -> None:
         self._check_outputs()
-        found = evaluation_set(
-            self.task, self.denoiser, EvaluationRequest(self.data, self.limit, self.seed, self.clues)
-        )
+        request = EvaluationRequest(self.data, self.limit, self.seed)
+        found = evaluation_set(self.task, self.denoiser, request, self._task_options(), **self.placement.options)
         model, problems = found.denoiser, found.task
-        about = trace.About(self.task, self.denoiser, found.label_token, found.grid)
+        about = trace.About(self.task, self.denoiser, found.label_token, found.grid, draw=found.draw)
         names = find_kind(self.task).schedulers if self.schedulers is None else self.schedulers
         schedulers = load_schedulers(names, lambda name: load_scheduler(name, model, self.denoiser))
         options = EvaluationOptions(self.denoiser, self.baseline, batch=self.batch, seed=self.seed, likelihood=self.nll)
-        report = show_evaluation(problems, model, schedulers, self.decodings, options)
+        processes = current_group(cpu=self.placement.on_cpu)
+        report = show_evaluation(problems, model, schedulers, self.decodings, options, processes)
         if not FIRST:
             return  # of several processes one writes
         console.print(terminal.comparison(report))
+        console.print(f"decoded on {self.placement.describe()}")
         if self.by_difficulty:
             console.print(terminal.strata(report))
         if self.json is not None:
@@ -92,6 +125,7 @@ class Evaluate:
         decodings = {f"block {b}": Decoding(block=b) for b in self.blocks}
         decodings |= {f"{t} steps": Decoding(steps=t) for t in self.steps}
         decodings |= {name: Decoding(pace=name) for name in self.pace}
+        decodings |= {name: Decoding(revision=name) for name in self.revision}
         return decodings or {"sequential": Decoding()}
 
     def _check_outputs(self) -> None:
@@ -111,6 +145,7 @@ def show_evaluation(
     schedulers: dict[str, Scheduler],
     decodings: dict[str, Decoding],
     options: EvaluationOptions,
+    processes: ProcessGroup | None = None,
 ) -> Report:
     """Decode everything with a live line."""
     with progress_bar("{task.description}", "puzzles") as progress:
@@ -119,4 +154,4 @@ def show_evaluation(
         def advance(scheduler: str, count: int) -> None:
             progress.update(bar, advance=count, description=scheduler)
 
-        return evaluate(problems, model, schedulers, decodings, options, progress=advance, processes=current_group())
+        return evaluate(problems, model, schedulers, decodings, options, progress=advance, processes=processes)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
-from unmask.cli.train import read_from
+from unmask.cli.train import hand_over_interrupts, read_from
 from unmask.runs.presets import change_training, load_preset
 from unmask.training.denoiser.second_stage import SecondStage, run_rounds, run_second_stage
 from unmask.training.policy.run import PolicyRun
@@ -64,12 +65,15 @@ class Finetune:
 
 def show_tuning(config: SecondStage, out: Path, resume: bool) -> None:
     """The second stage with two progress lines: orders, canvases. Prints its effect on held-out problems."""
-    with progress_bar("{task.description}", "canvases") as progress:
+    with ExitStack() as stack, progress_bar("{task.description}", "canvases") as progress:
         drawing = progress.add_task("decoding orders", total=config.data.problem_count)
         bar = progress.add_task("tuning", total=config.training.steps * config.training.batch)
-        for record in run_second_stage(config, out, resume, lambda count: progress.update(drawing, advance=count)):
+        records = run_second_stage(config, out, resume, lambda count: progress.update(drawing, advance=count))
+        stack.enter_context(hand_over_interrupts(records))
+        for record in records:
             if "on_path" in record:
-                console.print(f"{'before' if record['step'] == 0 else 'after'}: {_describe(record)}")
+                when = f"before, on {config.describe()}" if record["step"] == 0 else "after"
+                console.print(f"{when}: {_describe(record)}")
             else:
                 text = f"loss {record['loss']:.3f}, priced cells guessed {record['token_accuracy']:.1%}"
                 progress.update(bar, completed=record["samples"], description=text)

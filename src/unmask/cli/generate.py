@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from rich.text import Text
 
@@ -17,7 +17,7 @@ from unmask.cli.shell import Inline, console, moving_picture, require_new_folder
 from unmask.decoding.loop import Step
 from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.placement import device_options, parse_dtype
+from unmask.denoisers.placement import Placement
 from unmask.generation.generate import Generation, Watch, generate, infill
 from unmask.generation.text_canvas import (
     TextCanvas,
@@ -56,8 +56,7 @@ class Generate:
     infill: bool = False  # The prompts have gaps: <mask> for a token, <mask:8> for eight.
     tokenizer: str | None = None
     """A folder or hub id, if not the denoiser's own (SMDM has none: TinyLlama/TinyLlama_v1.1)."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # The denoiser's.
-    device: str | None = None  # Such as cuda; auto spreads the denoiser over all devices.
+    placement: Annotated[Placement, Inline] = field(default_factory=Placement)  # Where the denoiser runs.
     batch: Count = 8  # How many prompts at once. Changes speed and memory only.
     seed: Seed = 0  # For everything that is random.
     live: bool = True  # On a terminal, show every step as it happens.
@@ -79,7 +78,7 @@ class Generate:
         if self.traces is not None:
             require_new_folder(self.traces)
         words = load_tokenizer(self.tokenizer or self.denoiser)
-        model = load_denoiser(self.denoiser, parse_dtype(self.dtype), **device_options(self.device))
+        model = load_denoiser(self.denoiser, **self.placement.options)
         scheduler, pieces = load_scheduler(self.scheduler, model, self.denoiser), Pieces(words)
         batch = self.batch if self.traces is None else 1  # a trace counts the denoiser calls of its own problem
         for start in range(0, len(prompts), batch):
@@ -114,7 +113,7 @@ class Generate:
         if self.json:
             sys.stdout.write(json_text.dumps({"prompt": prompt, "text": text, **_record(done, row, canvas)}) + "\n")
         else:
-            console.print(_heading(done, row, *number), style="dim")
+            console.print(f"{_heading(done, row, *number)} on {self.placement.describe()}", style="dim")
             console.print(shown.row(row) if console.is_terminal else Text(printable(text)), soft_wrap=True)
 
     @contextmanager
@@ -148,7 +147,9 @@ def _heading(done: Generation, row: int, number: int, count: int) -> str:
     share = trajectory.positions / max(1, trajectory.denoiser_calls * trajectory.tokens.shape[1])
     of_positions = f" ({share:.0%} of their positions)" if share < 1 else ""
     calls = f"{trajectory.denoiser_calls} denoiser calls{of_positions}{of_batch}"
-    return f"{which}{reveals} tokens in {steps} steps, {calls}, {trajectory.seconds:.2f} s"
+    taken = int(trajectory.revised[row])
+    back = f", {taken} taken back" if taken else ""
+    return f"{which}{reveals} tokens in {steps} steps{back}, {calls}, {trajectory.seconds:.2f} s"
 
 
 def _record(done: Generation, row: int, canvas: TextCanvas) -> dict[str, Any]:
@@ -159,7 +160,8 @@ def _record(done: Generation, row: int, canvas: TextCanvas) -> dict[str, Any]:
         "order": done.order(row),
         "step": trajectory.step[row, :reveals].tolist(),
         "token_logp": [round(value, 6) for value in trajectory.logp[row, :reveals].tolist()],
-        "trajectory_logp": round(float(trajectory.total_logp[row]), 6),
+        "trajectory_logp": None if trajectory.revised[row] else round(float(trajectory.total_logp[row]), 6),
+        "taken_back": int(trajectory.revised[row]),
         "batch": {
             "prompts": len(done.texts),
             "denoiser_calls": trajectory.denoiser_calls,

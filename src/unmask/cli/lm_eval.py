@@ -16,6 +16,7 @@ from unmask.cli.shell import FIRST, console, find_option, progress_bar, require_
 from unmask.evaluation.lm_eval.settings import AnswerOptions
 from unmask.evaluation.lm_eval.settings import LmEval as Config
 from unmask.generation.generate import Generation
+from unmask.report.benchmarks import published_key
 from unmask.report.terminal.text import Pieces
 from unmask.report.traces import record as trace
 from unmask.report.traces.text import trace_texts
@@ -63,7 +64,7 @@ class LmEval:
         if results is None:
             return  # the first process has them
         console.print(_table(results, self.config.answers.scheduler))
-        console.print(_cost(results), soft_wrap=True)
+        console.print(f"{_cost(results)}, on {self.config.describe()}", soft_wrap=True)
         if self.config.traces:
             console.print(f"to see samples step by step: unmask view {self.out / 'traces'}", soft_wrap=True)
         console.print(f"results in {self.out / 'results.json'}; to reproduce them in another folder:", soft_wrap=True)
@@ -88,7 +89,7 @@ def _write_traces(model: Any, count: int, folder: Path) -> Any:
 
 
 def _table(results: dict[str, Any], scheduler: str) -> Table:
-    published = results["published"].get(scheduler)
+    published = results["published"].get(published_key(scheduler))
     table = Table(f"{results['task']}, {scheduler}", "score", "95 % interval", "published")
     for name, value in results["scores"].items():
         low_high = results["intervals"].get(name)

@@ -36,7 +36,7 @@ class Pretrain:
 
     def run(self) -> None:
         show_pretraining(change_training(self.config, self.seed, samples=self.samples), self.out, self.resume)
-        console.print(f"the denoiser is in {self.out / 'denoiser'}")
+        console.print(f"the denoiser, trained on {self.config.describe()}, is in {self.out / 'denoiser'}")
 
 
 def show_pretraining(config: Config, out: Path, resume: bool) -> None:

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from importlib.metadata import EntryPoint
+from itertools import filterfalse
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, Any, NoReturn, get_args, get_origin
@@ -35,14 +36,15 @@ from tyro import _parsers
 from tyro._arguments import flag_to_inverse
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from unmask.report.terminal.console import SafeConsole
 from unmask.runs.names import EntryPoints, did_you_mean
 
 PIPE_WIDTH = 132  # a pipe has no width of its own, and a table that wraps is hard to read or to search
 FIRST = os.environ.get("RANK", "0") == "0"  # of several processes under accelerate launch, only the first prints
 
 # Messages hold brackets, [training] or [52.9, 97.8], which are not markup.
-console = Console(markup=False, emoji=False, highlight=False, quiet=not FIRST)
-errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
+console = SafeConsole(markup=False, emoji=False, highlight=False, quiet=not FIRST)
+errors = SafeConsole(stderr=True, markup=False, emoji=False, highlight=False)
 
 MARKERS = (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.AvoidSubcommands)
 Inline = tyro.conf.arg(name="")
@@ -168,9 +170,9 @@ UNREAD = re.compile(r"(?:valid parse for arguments|invalid literal for int\(\) w
 def _explain(event: parse_errors.ParseErrorEvent, name: str, kind: Any, words: Sequence[str]) -> str:
     """What is wrong with a command line. An unknown option comes first: its value looks like a positional argument."""
     known = list_options(kind)
-    options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
-    if wrong := [option for option in options if option not in known]:
-        return f"{name} has no option {wrong[0]}{did_you_mean(wrong[0], known)}"
+    options = (word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--"))
+    if (wrong := next(filterfalse(known.__contains__, options), None)) is not None:
+        return f"{name} has no option {wrong}{did_you_mean(wrong, known)}"
     if unknown := getattr(event, "tokens", None) or getattr(event, "unrecognized_tokens", None):
         return f"{name} does not expect {unknown[0]!r}"
     if isinstance(event, parse_errors.MissingArgs):

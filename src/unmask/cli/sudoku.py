@@ -26,6 +26,7 @@ from unmask.report.cases import problem_name
 from unmask.report.terminal import tables as terminal
 from unmask.report.terminal.boards import Lane, LiveBoards
 from unmask.report.traces import record as trace
+from unmask.runs.atomic import atomic_write
 from unmask.runs.config import Seed, config
 from unmask.schedulers.loading import list_policies, load_scheduler
 from unmask.tasks.sudoku.files import read_csv, write_csv
@@ -35,6 +36,7 @@ from unmask.tasks.sudoku.source import board_size
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.sudoku.techniques import TECHNIQUES, hardest
 
+BENCHMARKS = ("gsm8k", "mbpp")
 BOARDS = (16, 36, 81)
 SHIPPED = {9: "sudoku-9x9", 4: "sudoku-4x4"}
 """The denoiser of each size of board, where none is named."""
@@ -42,13 +44,22 @@ SHIPPED = {9: "sudoku-9x9", 4: "sudoku-4x4"}
 
 @dataclass(frozen=True)
 class Data:
-    """Generate Sudoku puzzles, or check a file of them. Each has exactly one solution.
+    """Generate Sudoku puzzles or check a file of them, or write the training examples of a benchmark.
 
     $ unmask data puzzles.csv --count 2000 --clues rao
     $ unmask data --check puzzles.csv
+    $ unmask data gsm8k --out gsm8k-train.jsonl
+    $ unmask data mbpp --files ../data --out mbpp-train.jsonl
     """
 
-    out: Positional[Path | None] = None  # The CSV file to write (puzzle, solution).
+    what: Positional[str | None] = None
+    """The CSV file of puzzles to write, each with exactly one solution; or gsm8k or mbpp, for JSON lines of prompts, as the
+    evaluation has them, and completions."""
+    out: Path | None = None  # The file to write, where a benchmark is named.
+    files: Path | None = None  # A folder with the benchmark's files instead of the hub.
+    shots: int | None = (
+        None  # Worked examples before each problem of a benchmark; by default as many as in its evaluation.
+    )
     count: int = 1000  # How many puzzles.
     size: int = 9  # 4, 6 or 9.
     clues: str | None = None
@@ -60,23 +71,37 @@ class Data:
     """Verify this file instead: every row must have exactly one solution. Prints how hard its puzzles are."""
 
     def run(self) -> None:
-        if self.check is not None and self.out is not None:
-            raise ValueError(f"name a file to write or one to check, not both: got {self.out} and --check {self.check}")
+        benchmark = self.what in BENCHMARKS
+        out = self.out if benchmark or self.what is None else Path(self.what)
+        if self.check is not None and out is not None:
+            raise ValueError(f"name a file to write or one to check, not both: got {out} and --check {self.check}")
         if self.check is not None:
             return _check(self.check)
-        if self.out is None:
+        if out is None:
             raise ValueError("name the file to write, or --check FILE to verify one")
-        if self.out.exists():
-            raise ValueError(f"{self.out} exists: name another file, or remove it first")
-        require_writable(self.out)
+        if out.exists():
+            raise ValueError(f"{out} exists: name another file, or remove it first")
+        require_writable(out)
+        if benchmark:
+            return self._write_examples(out)
         task = SudokuTask.generate(self.count, self.size, self.clues, self.split, self.seed)
-        aside = self.out.with_name(f".{self.out.name}.part")
+        aside = out.with_name(f".{out.name}.part")
         try:
             write_csv(aside, task.puzzles, task.solutions)
-            aside.rename(self.out)
+            aside.rename(out)
         finally:
             aside.unlink(missing_ok=True)
-        console.print(f"wrote {len(task)} puzzles ({self.split} split, seed {self.seed}) to {self.out}")
+        console.print(f"wrote {len(task)} puzzles ({self.split} split, seed {self.seed}) to {out}")
+
+    def _write_examples(self, out: Path) -> None:
+        try:
+            from unmask.evaluation.lm_eval.examples import benchmark_examples
+        except ImportError as error:
+            raise ValueError(f"benchmarks need lm-eval ({error}): pip install unmask[lm]") from error
+        assert self.what is not None
+        lines = [json_text.dumps(one) for one in benchmark_examples(self.what, self.files, self.shots, self.seed)]
+        atomic_write(out, ("\n".join(lines) + "\n").encode())
+        console.print(f"wrote {len(lines)} training examples of {self.what} to {out}")
 
 
 def _check(path: Path) -> None:
@@ -203,9 +228,16 @@ class Filled:
         """The reveal, counted from 0, that was the first mistake."""
         return next((k for k, cell in enumerate(self.order) if cell >= 0 and self.wrong[cell]), None)
 
+    @property
+    def taken_back(self) -> list[tuple[int, int, int]]:
+        """The step, the cell and the digit of each reveal that was taken back."""
+        found = self.trajectory.revisions
+        events = () if found is None else (found.step, found.position, found.before)
+        return list(zip(*(column.tolist() for column in events), strict=True))
+
     def parts_at(self, other: Filled) -> int | None:
         """The first reveal, counted from 0, at which the two orders take another cell."""
-        return next((k for k, (a, b) in enumerate(zip(self.order, other.order, strict=True)) if a != b), None)
+        return next((k for k, (a, b) in enumerate(zip(self.order, other.order, strict=False)) if a != b), None)
 
     def verdict(self) -> str:
         if self.first_wrong is None:
@@ -219,7 +251,8 @@ class Filled:
             "order": self.order,
             "step": self.trajectory.step[0].tolist(),
             "token_logp": [round(value, 6) for value in self.trajectory.logp[0].tolist()],
-            "trajectory_logp": self.trajectory.total_logp.item(),
+            "trajectory_logp": None if self.taken_back else self.trajectory.total_logp.item(),
+            "taken_back": self.taken_back,
             "first_wrong": self.first_wrong,
             "denoiser_calls": self.trajectory.denoiser_calls,
         }
@@ -227,7 +260,7 @@ class Filled:
     def lane(self, name: str) -> Lane:
         count = int(self.trajectory.reveals[0])
         steps = tuple(self.trajectory.step[0, :count].tolist())
-        return Lane(name, self.answer, tuple(self.order[:count]), steps)
+        return Lane(name, self.answer, tuple(self.order[:count]), steps, tuple(self.taken_back))
 
 
 def _record(board: np.ndarray, name: str, filled: list[tuple[str, Filled]]) -> dict[str, Any]:
@@ -258,7 +291,8 @@ def _show(filled: list[tuple[str, Filled]], name: str) -> None:
     (scheduler, first), *others = filled
     trajectory, wrong = first.trajectory, first.wrong
     cost = f"{trajectory.denoiser_calls} denoiser calls, {trajectory.seconds:.2f} s"
-    console.print(f"{scheduler} order, {name}: {first.verdict()}; {cost}")
+    back = f"{len(first.taken_back)} reveals taken back, " if first.taken_back else ""
+    console.print(f"{scheduler} order, {name}: {first.verdict()}; {back}{cost}")
     grid = Table.grid(padding=(0, 6))
     grid.add_row(
         f"the answer (blue first, red last{', ! is wrong' if wrong.any() else ''})", "the order of its reveals"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +32,7 @@ class Train:
     out: Path  # The run's folder: configuration, versions, metrics, checkpoints, and at the end the best policy.
     config: Annotated[PolicyRun, Inline]  # The preset, each of whose fields is an option.
     task: str | None = None
-    """sudoku, text, antibody, arithmetic, ordered, code or countdown. The preset's, or with neither, sudoku."""
+    """sudoku, text, antibody, reaction, arithmetic, ordered, code or countdown. The preset's, or with neither, sudoku."""
     preset: str | None = None
     """The name of a preset, or your own TOML file; by default the task's, or `default`. See `unmask presets`."""
     data: Path | None = None  # The file to train on, where problems are read; short for --data.file.
@@ -65,11 +64,17 @@ def read_from(config: C, file: Path | None) -> C:
 
 
 def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
-    """Train with a live line. Ctrl-C and SIGTERM let the step end and be saved."""
-    with _defer_signals() as received, progress_bar("{task.description}", "steps") as progress:
+    """Train with a live line. Ctrl-C and SIGTERM end it at once: the run is saved as it was when the step began."""
+
+    def show_needs(needs: Needs) -> None:
+        for line in (*needs.lines, f"the denoiser runs on {config.describe()}"):
+            console.print(line, soft_wrap=True)
+
+    records = run_policy_training(config, out, resume, needs=show_needs)
+    with hand_over_interrupts(records), progress_bar("{task.description}", "steps") as progress:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""
-        for record in run_policy_training(config, out, resume, stop=lambda: bool(received), needs=_show_needs):
+        for record in records:
             for start in ("start_", ""):
                 if (nll := record.get(f"{start}nll")) is not None:
                     accuracy = f", {nll:.3f} nats per held-out token"
@@ -79,24 +84,13 @@ def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
             shares = (record[f"{part}_seconds"] / record["seconds"] for part in ("denoiser", "update"))
             text += ", {:.0%} of the time in the denoiser, {:.0%} in updates".format(*shares)
             progress.update(bar, completed=record["step"], description=text)
-    if received:
-        signal.raise_signal(received[0])  # the step was finished and saved: now the signal does what it does
-
-
-def _show_needs(needs: Needs) -> None:
-    for line in needs.lines:
-        console.print(line, soft_wrap=True)
 
 
 @contextlib.contextmanager
-def _defer_signals() -> Iterator[list[int]]:
-    """The signals to stop that have come; they have no other effect meanwhile."""
-    received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda got, _: received.append(got)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+def hand_over_interrupts(records: Any) -> Iterator[None]:
+    """An interrupt between two records of a training goes to the training, which saves what it has."""
     try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        yield
+    except KeyboardInterrupt as stop:
+        records.throw(stop)
+        raise

@@ -25,7 +25,7 @@ from torch import Tensor
 from unmask.decoding.guidance import DenoiserWrapper
 from unmask.decoding.kv_store import CacheableDenoiser, KVStore
 from unmask.decoding.options import Cache
-from unmask.decoding.protocols import Denoiser, Focus
+from unmask.decoding.protocols import Denoiser, Focus, takes_focus
 
 
 def with_cache(denoiser: Denoiser, cache: Cache = "none", refresh: int | None = None) -> Denoiser:
@@ -42,7 +42,11 @@ class CachedDenoiser(DenoiserWrapper):
             name = type(getattr(inner, "model", inner)).__name__
             raise ValueError(
                 f"cache {cache!r} needs a denoiser that stores keys and values, which {name} does not: "
-                "use cache='none', or a model that loads into our own transformer (LLaDA, iLLaDA, Dream, SMDM, ours)"
+                "use cache='none', or a model that loads into our own transformer (docs/backbones.md lists them)"
+            )
+        if takes_focus(inner):
+            raise ValueError(
+                f"cache {cache!r}: what stands before this denoiser's block changes when the block is complete; use cache='none'"
             )
         self.cacheable: CacheableDenoiser = inner
         self.cache, self.refresh = cache, refresh

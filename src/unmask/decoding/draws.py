@@ -19,6 +19,8 @@ TOKEN_NOISE = 3
 """Draws the token, at a token temperature above 0."""
 BERNOULLI_NOISE = 4
 """Draws of the pace ``bernoulli``."""
+REVISION_NOISE = 5
+"""Draws what a revision takes back."""
 
 
 def row_seeds(seed: int, rows: Iterable[int]) -> Int[Tensor, "B"]:

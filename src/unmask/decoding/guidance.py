@@ -11,6 +11,7 @@ further channels of the state.
   Two forwards.
 * ``EndingDenoiser``: padding is never revealed; end tokens are damped, or forbidden before a least length, or altogether.
 * ``postpone_ends``: end tokens wait until nothing else is left to reveal.
+* ``discount_ends``: positions are ranked as if there were no end tokens, and end tokens after all others (LLaDA).
 """
 
 from __future__ import annotations
@@ -25,7 +26,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Denoiser, Focus, Scheduler, View, count_positions, takes_focus, wrap_scheduler
+from unmask.decoding.pricing import price
+from unmask.decoding.protocols import (
+    BlockRule,
+    Denoiser,
+    Focus,
+    Scheduler,
+    View,
+    count_positions,
+    takes_focus,
+    wrap_scheduler,
+)
 from unmask.decoding.sampling import draw_tokens
 
 NEVER = -1e4
@@ -65,6 +76,10 @@ class DenoiserWrapper:
         return getattr(self.inner, "device", torch.device("cpu"))
 
     @property
+    def block_rule(self) -> BlockRule | None:
+        return BlockRule.of(self.inner)
+
+    @property
     def takes_focus(self) -> bool:
         """Whether the inner denoiser takes a focus."""
         return takes_focus(self.inner)
@@ -75,7 +90,9 @@ class DenoiserWrapper:
         """The inner denoiser's states; every canvas that it forwards is counted here too."""
         with self.count_calls(tokens.shape[1]):
             inner = self.inner
-            return inner.hidden(tokens, attention, focus) if takes_focus(inner) else inner.hidden(tokens, attention)
+            return (
+                inner.hidden(tokens, attention, focus=focus) if takes_focus(inner) else inner.hidden(tokens, attention)
+            )
 
     @contextmanager
     def count_calls(self, length: int) -> Iterator[None]:
@@ -130,7 +147,7 @@ class EndingDenoiser(DenoiserWrapper):
 
     ``floor`` g: the probability of each end token is multiplied by g + (1 − g)·t/T, where t/T is the share of the ``length``
     positions from ``start`` on that is revealed, and the distribution normalised again. ``least``: no end token in the first
-    ``least`` of them. ``forbid``: no end token at all.
+    ``least`` of them. ``forbidden``: these end tokens never.
     """
 
     def __init__(
@@ -141,7 +158,7 @@ class EndingDenoiser(DenoiserWrapper):
         *,
         floor: float | None = None,
         least: int = 0,
-        forbid: bool = False,
+        forbidden: tuple[int, ...] = (),
     ) -> None:
         super().__init__(inner)
         if floor is not None and not 0 <= floor <= 1:
@@ -150,13 +167,13 @@ class EndingDenoiser(DenoiserWrapper):
             raise ValueError("damped end tokens need the length of the region, at least 1")
         if not 0 <= least <= length:
             raise ValueError(f"min_length must be in 0 .. {length}, the length, got {least}")
-        self.start, self.length, self.floor, self.least, self.forbid = start, length, floor, least, forbid
+        self.start, self.length, self.floor, self.least, self.never = start, length, floor, least, forbidden
 
     @property
     def forbidden_ids(self) -> tuple[int, ...]:
-        """Those of the denoiser, its padding unless that ends texts too, and the end tokens if they are forbidden."""
-        more = set(self.end_ids) if self.forbid else set()
-        if self.pad_id is not None and (self.forbid or self.pad_id not in self.end_ids):
+        """Those of the denoiser, its padding unless that ends texts too, and the end tokens that are forbidden."""
+        more = set(self.never)
+        if self.pad_id is not None and self.pad_id not in set(self.end_ids) - more:
             more.add(self.pad_id)
         return (*self.inner.forbidden_ids, *sorted(more - set(self.inner.forbidden_ids)))
 
@@ -221,6 +238,28 @@ def postpone_ends(decoding: Decoding) -> Decoding:
         return torch.where(only_ends, leftmost, revealed | rightmost)
 
     return replace(decoding, pace=pace)
+
+
+def discount_ends(scheduler: Scheduler, decoding: Decoding) -> tuple[Scheduler, Decoding]:
+    """LLaDA's ``confidence_eos_eot_inf``: the scheduler and the pace read prices that are normalised without the end tokens, and a
+    position whose token would be one has the least confidence there is. Tokens are drawn from the whole distribution."""
+
+    def discount(view: View) -> View:
+        ends = view.denoiser.end_ids
+        other = price(view.prices.logp, ends)
+        own = torch.tensor(ends, dtype=torch.long, device=view.tokens.device)
+        ending = torch.isin(draw_tokens(view, decoding)[view.at], own)
+        worst = {"confidence": -torch.inf, "margin": -torch.inf, "entropy": torch.inf}
+        seen = {name: getattr(other, name).masked_fill(ending, value) for name, value in worst.items()}
+        return replace(view, prices=replace(view.prices, **seen))
+
+    def score(view: View) -> Float[Tensor, "b L"]:
+        return scheduler(discount(view))
+
+    def pace(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+        return decoding.rule(discount(view), keys, quota)
+
+    return wrap_scheduler(scheduler, score), decoding if decoding.pace == "top" else replace(decoding, pace=pace)
 
 
 def score_inner_states(scheduler: Scheduler, denoiser: DenoiserWrapper) -> Scheduler:

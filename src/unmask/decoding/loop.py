@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.decoding.drafts import Forwards, distinct
 from unmask.decoding.draws import ORDER_NOISE
 from unmask.decoding.options import Decoding
 from unmask.decoding.prepare import prepare
@@ -30,11 +31,12 @@ from unmask.decoding.protocols import (
     Scheduler,
     Trajectory,
     View,
+    bind,
     needs_truth,
     prices_all,
-    takes_focus,
 )
 from unmask.decoding.recording import Recorder, Step
+from unmask.decoding.revising import revise
 from unmask.decoding.rows import LiveRows
 from unmask.decoding.sampling import draw_tokens
 
@@ -77,18 +79,23 @@ def run_loop(
     """:func:`unmask` of a denoiser and a scheduler that :func:`~unmask.decoding.prepare.prepare` has wrapped already."""
     live = LiveRows(denoiser, canvas, decoding, forced)
     recorder = Recorder(denoiser, live, decoding.order_temperature, record, observe)
-    pace, memory = decoding.rule, {}
+    forwards = Forwards(denoiser, live, decoding.draft, decoding.share)
+    pace, memory = bind(decoding.rule, denoiser), {}
+    revision = bind(decoding.revision_rule, denoiser) if live.revises else None
+    everything = prices_all(pace) or prices_all(revision)
 
     while len(live.rows):
-        # One forward prices what the scheduler may look at.
+        # One forward, or a draft that is right, prices what the scheduler may look at.
         began = time.perf_counter()
-        view = look(denoiser, live, scheduler, canvas.target, memory, decoding.share)
+        states = forwards.states(live)
+        view = look(denoiser, live, scheduler, canvas.target, memory, states, everything)
         recorder.denoiser_seconds += time.perf_counter() - began
 
-        # The scheduler scores the positions, the temperature perturbs the scores, the pace takes the best.
+        # The scheduler scores the positions, the temperature perturbs the scores, a revision takes back, the pace takes the best.
         scores = score_positions(scheduler, view)
         keys = perturb(scores, view, decoding.order_temperature)
-        revealed = pace(view, keys.masked_fill(~view.eligible, -torch.inf), live.quota())
+        revised = revise(revision, view, live)
+        revealed = pace(view, keys.masked_fill(~view.eligible, -torch.inf), live.quota(revised.hidden))
 
         # Teacher forcing reveals the target's tokens, decoding the denoiser's.
         truth = None if canvas.target is None else canvas.target[live.rows]
@@ -97,13 +104,15 @@ def run_loop(
         else:
             chosen = draw_tokens(view, decoding)
 
-        step = Step(view, scores, keys, revealed, chosen)
+        step = Step(view, scores, keys, revealed, chosen, revised)
         recorder.add(step, truth)
         if on_step is not None:
             on_step(step)
-        live.reveal(revealed, chosen)
+        forwards.expect(step)
+        live.revise(revised.tokens, revised.hidden)
+        live.reveal(revealed, chosen, step.chosen_logp)
 
-    return recorder.trajectory(live)
+    return recorder.trajectory(live, forwards.rounds)
 
 
 def look(
@@ -112,19 +121,24 @@ def look(
     scheduler: Scheduler,
     reference: Int[Tensor, "B L"] | None,
     memory: dict[Any, Any],
-    share: bool = False,
+    states: Float[Tensor, "b L D"] | None = None,
+    everything: bool = False,
 ) -> View:
-    """One forward of the live rows: all that ``scheduler`` may look at. ``prices_all`` and ``needs_truth`` say how much that is."""
+    """What ``scheduler`` may look at, from the live rows' ``states``: ``prices_all`` and ``needs_truth`` say how much that is.
+
+    ``everything`` prices all hidden positions whatever the scheduler says. Without ``states`` the rows are forwarded.
+    """
     if needs_truth(scheduler) and reference is None:
         raise ValueError("this scheduler is an oracle: it needs the truth; give the canvas a target")
     eligible = live.eligible()
-    states = _states(denoiser, live, share)
-    row, position = torch.nonzero(live.hidden if prices_all(scheduler) else eligible, as_tuple=True)
+    states = Forwards(denoiser, live).states(live) if states is None else states
+    unseen = live.unseen
+    row, position = torch.nonzero(unseen if everything or prices_all(scheduler) else eligible, as_tuple=True)
     return View(
         denoiser=denoiser,
         tokens=live.tokens,
         attention=live.attention,
-        hidden=live.hidden,
+        hidden=unseen,
         eligible=eligible,
         index=live.index,
         place=live.place,
@@ -181,11 +195,13 @@ def trajectory_logp(
     when = torch.full_like(target, -1)
     row, k = torch.nonzero(live, as_tuple=True)
     if len(row) and int(torch.bincount(row * target.shape[1] + order[live]).max()) > 1:
-        raise ValueError("an order must not name a position twice")
+        raise ValueError(
+            "an order must not name a position twice: a trajectory with revisions is no permutation and has no log p(x | σ)"
+        )
     when[row, order[live]] = step[live]
     # The state of reveal k hides what is revealed at its step or later.
     canvases = torch.where(when[row] >= step[live][:, None], denoiser.mask_id, target[row])
-    first, place = _distinct(canvases, None if attention is None else attention[row])
+    first, place = distinct(canvases, None if attention is None else attention[row])
     logp = target.new_zeros(batch, reveals, dtype=torch.float32)
     by_state = place.argsort(stable=True)
     ends = torch.bincount(place, minlength=len(first)).cumsum(0)
@@ -198,28 +214,3 @@ def trajectory_logp(
         prices = price(denoiser.logits(states[place[reveal] - start, position]), denoiser.forbidden_ids)
         logp[row[reveal], k[reveal]] = prices.logp.gather(1, target[row[reveal], position][:, None])[:, 0]
     return logp
-
-
-def _states(denoiser: Denoiser, live: LiveRows, share: bool) -> Float[Tensor, "b L D"]:
-    tokens, attention = live.tokens, live.attention
-    if takes_focus(denoiser):
-        # Its states may depend on a row's history: equal canvases are not shared.
-        return denoiser.hidden(tokens, attention, live.focus())
-    if not share or len(tokens) == 1:
-        return denoiser.hidden(tokens, attention)
-    first, place = _distinct(tokens, attention)
-    if len(first) == len(tokens):
-        return denoiser.hidden(tokens, attention)
-    return denoiser.hidden(tokens[first], None if attention is None else attention[first])[place]
-
-
-def _distinct(
-    tokens: Int[Tensor, "b L"], attention: Bool[Tensor, "b L"] | None
-) -> tuple[Int[Tensor, "u"], Int[Tensor, "b"]]:
-    """Representatives of equal rows, and which representative stands for each row."""
-    rows = tokens if attention is None else torch.where(attention, tokens, -1)
-    _, place, counts = torch.unique(rows, dim=0, return_inverse=True, return_counts=True)
-    first = torch.full_like(counts, len(rows)).scatter_reduce(
-        0, place, torch.arange(len(rows), device=rows.device), "amin", include_self=True
-    )
-    return first, place

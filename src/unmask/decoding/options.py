@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 import pydantic
 
 from unmask.decoding.paces import load_pace
-from unmask.decoding.protocols import Pace
+from unmask.decoding.protocols import Pace, Revision
+from unmask.decoding.revisions import load_revision
 from unmask.runs.config import Count, NonNegative, Share, config
 
-Ends = Literal["allow", "damp", "suppress", "forbid"]
+Ends = Literal["allow", "damp", "suppress", "forbid", "logits_eos_inf", "confidence_eos_eot_inf"]
 Cache = Literal["none", "prefix", "dual"]
 
 
@@ -25,7 +26,8 @@ class Decoding:
         order_temperature: 0 takes the position with the best score; above 0, positions are drawn from softmax(scores/τ).
         token_temperature: 0 takes the likeliest token.
         top_p: Draw tokens only from the likeliest ones that together have this probability.
-        ends: End tokens: allow; damp them while little is revealed; suppress them until nothing else is left; forbid.
+        ends: End tokens: allow; damp them while little is revealed; suppress them until nothing else is left; forbid;
+            logits_eos_inf and confidence_eos_eot_inf, as LLaDA's generate.py has them.
         end_floor: The factor that damped end tokens start with, in [0, 1].
         min_length: No end token in this many positions.
         stop_at_end: A row ends when everything before its first end token is revealed.
@@ -33,6 +35,9 @@ class Decoding:
         cache: prefix computes only from the block on, dual only the block; approximate, see docs/caching.md.
         refresh: With a cache, compute everything again after this many steps; None only where a block begins.
         share: Forward equal canvases of a batch once.
+        revision: What takes revealed tokens back: t2t, t2m:p=0.9, remdm_conf, remdm_cap, remdm_rescale, p2, doubt; None keeps all.
+        revision_budget: At most this many tokens are taken back for each hidden position of a row.
+        draft: Canvases of a row that are forwarded at once, the next ones if its scores stayed; the result is the same.
     """
 
     block: Count | None = None
@@ -43,12 +48,15 @@ class Decoding:
     top_p: Annotated[float, pydantic.Field(gt=0, le=1)] = 1.0
     ends: Ends = "allow"
     end_floor: Share = 0.4
-    min_length: Annotated[int, pydantic.Field(ge=0)] = 0
+    min_length: Annotated[int, pydantic.Field(ge=0, lt=2**31)] = 0
     stop_at_end: bool = True
     guidance: NonNegative = 0.0
     cache: Cache = "none"
     refresh: Count | None = None
     share: bool = False
+    revision: str | Revision | None = None
+    revision_budget: NonNegative = 1.0
+    draft: Count = 1
 
     def __post_init__(self) -> None:
         if self.refresh is not None and self.cache == "none":
@@ -56,14 +64,26 @@ class Decoding:
                 f"refresh is {self.refresh}, but there is no cache to refresh: set cache to prefix or dual"
             )
 
+        if self.draft > 1 and self.cache != "none":
+            raise ValueError(
+                f"draft is {self.draft}, but the states of cache {self.cache!r} depend on what came before: use cache='none'"
+            )
+
     @property
     def rule(self) -> Pace:
         """The pace itself."""
         return load_pace(self.pace) if isinstance(self.pace, str) else self.pace
+
+    @property
+    def revision_rule(self) -> Revision | None:
+        """The revision itself; None keeps every token."""
+        return load_revision(self.revision) if isinstance(self.revision, str) else self.revision
 
     def describe(self) -> str:
         """Blocks, steps and pace in words, for the heading of a table or a trace."""
         parts = [f"blocks of {self.block}"] if self.block else []
         parts += [f"{self.steps} steps"] if self.steps else []
         pace = [self.pace] if isinstance(self.pace, str) and self.pace != "top" else []
-        return ", ".join([*(parts or ["any order"]), *pace])
+        back = [f"revision {self.revision}"] if isinstance(self.revision, str) else []
+        drafts = [f"drafts of {self.draft}"] if self.draft > 1 else []
+        return ", ".join([*(parts or ["any order"]), *pace, *back, *drafts])

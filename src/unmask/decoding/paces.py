@@ -20,7 +20,7 @@ def top(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool
     """The best ``quota`` of each row: the fixed top-b of L–B–T decoding, one position when there is no step budget."""
     if int(quota.max()) == 1:
         return torch.zeros_like(view.eligible).scatter(1, keys.argmax(1, keepdim=True), True) & view.eligible
-    return _first(quota, keys) & view.eligible
+    return take_first(quota, keys) & view.eligible
 
 
 def threshold(p: float = 0.9) -> Pace:
@@ -28,7 +28,7 @@ def threshold(p: float = 0.9) -> Pace:
 
     def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
         sure = view.eligible & (view.confidence.exp() > p)
-        return sure | (_best(view, keys) & ~sure.any(1, keepdim=True))
+        return sure | (take_best(view, keys) & ~sure.any(1, keepdim=True))
 
     return rule
 
@@ -40,7 +40,7 @@ def factor(f: float = 1.0) -> Pace:
         order = _ranking(keys)
         n = torch.arange(1, keys.shape[1] + 1, device=keys.device)
         accepted = (view.confidence.exp().gather(1, order) >= 1 - f / (n + 1)).long().cumprod(1)
-        return _first(accepted.sum(1).clamp(min=1), keys) & view.eligible
+        return take_first(accepted.sum(1).clamp(min=1), keys) & view.eligible
 
     return rule
 
@@ -53,7 +53,7 @@ def entropy_bound(gamma: float = 0.1) -> Pace:
         joint = entropy.cumsum(1) - entropy.cummax(1).values
         # inf − inf is NaN past the last eligible position, and NaN ≤ γ is False: the walk ends there.
         accepted = (joint <= gamma).long().cumprod(1)
-        return _first(accepted.sum(1).clamp(min=1), keys) & view.eligible
+        return take_first(accepted.sum(1).clamp(min=1), keys) & view.eligible
 
     return rule
 
@@ -97,7 +97,7 @@ def bernoulli(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -
     Keys are read as logits: use a policy that was trained for it.
     """
     drawn = view.eligible & (view.uniform(BERNOULLI_NOISE) < keys.sigmoid())
-    return drawn | (_best(view, keys) & ~drawn.any(1, keepdim=True))
+    return drawn | (take_best(view, keys) & ~drawn.any(1, keepdim=True))
 
 
 PACES = EntryPoints("unmask.paces")
@@ -114,11 +114,12 @@ def _ranking(keys: Float[Tensor, "b L"]) -> Int[Tensor, "b L"]:
     return keys.sort(dim=1, descending=True, stable=True).indices
 
 
-def _first(count: Int[Tensor, "b"], keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
+def take_first(count: Int[Tensor, "b"], keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
     """The ``count`` best positions of each row."""
     rank = torch.arange(keys.shape[1], device=keys.device)
     return torch.zeros_like(keys, dtype=torch.bool).scatter(1, _ranking(keys), rank < count[:, None])
 
 
-def _best(view: View, keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
+def take_best(view: View, keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
+    """The best eligible position of each row."""
     return torch.zeros_like(view.eligible).scatter(1, keys.argmax(1, keepdim=True), True) & view.eligible

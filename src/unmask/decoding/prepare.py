@@ -6,7 +6,14 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from unmask.decoding.caching import with_cache
-from unmask.decoding.guidance import DenoiserWrapper, EndingDenoiser, GuidedDenoiser, postpone_ends, score_inner_states
+from unmask.decoding.guidance import (
+    DenoiserWrapper,
+    EndingDenoiser,
+    GuidedDenoiser,
+    discount_ends,
+    postpone_ends,
+    score_inner_states,
+)
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler
 
@@ -29,10 +36,12 @@ def prepare(
         by_position = floor is not None or decoding.min_length > 0
         start = _start(canvas, inner.mask_id) if by_position else 0
         length = _length(canvas, inner.mask_id) if by_position else 0
-        forbid = decoding.ends == "forbid"
-        inner = EndingDenoiser(inner, start, length, floor=floor, least=decoding.min_length, forbid=forbid)
+        forbidden = {"forbid": inner.end_ids, "logits_eos_inf": inner.end_ids[:1]}.get(decoding.ends, ())
+        inner = EndingDenoiser(inner, start, length, floor=floor, least=decoding.min_length, forbidden=forbidden)
     if decoding.ends == "suppress":
         decoding = postpone_ends(decoding)
+    if decoding.ends == "confidence_eos_eot_inf":
+        scheduler, decoding = discount_ends(scheduler, decoding)
     assert isinstance(inner, DenoiserWrapper)
     return inner, score_inner_states(scheduler, inner), decoding
 

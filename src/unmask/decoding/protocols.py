@@ -1,11 +1,11 @@
-"""The nouns of the library: what is plugged in (Denoiser, Scheduler, Pace, Task) and what flows between (View, Trajectory).
+"""The nouns of the library: what is plugged in (Denoiser, Scheduler, Pace, Revision, Task), what flows between (View, Trajectory).
 
 Axis letters, everywhere: ``B`` canvases, ``b`` of them still live, ``L`` positions, ``V`` vocabulary, ``D`` width, ``K`` reveals
 of the longest row, ``N`` positions priced in one step, ``S`` states of all rows. Boolean tensors are adjectives: *hidden*,
 *eligible*, *live*. Log-probabilities end in ``_logp``.
 
 A canvas is a row of tokens in which ``mask_id`` marks what is hidden. At each step the denoiser prices the eligible positions,
-a scheduler scores them, a pace says how many go, and their tokens are revealed.
+a scheduler scores them, a pace says how many go, and their tokens are revealed. A revision may take revealed tokens back.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from unmask.decoding.draws import counter_uniform
 from unmask.decoding.pricing import Prices
+from unmask.decoding.standing import Revisions, Standing
 from unmask.runs.names import EntryPoints
 
 RENDERERS = EntryPoints("unmask.renderers")
@@ -72,6 +73,24 @@ class Focus:
         )
 
 
+@dataclass(frozen=True)
+class BlockRule:
+    """The blocks of a denoiser whose attention is limited to blocks: it was trained to be decoded in them, left to right.
+
+    They count from the first token of a row, prompt included (``from_start``), or from the beginning of the region. ``seeded``:
+    the first token of a block is revealed before the others.
+    """
+
+    size: int
+    from_start: bool
+    seeded: bool = False
+
+    @classmethod
+    def of(cls, denoiser: Denoiser) -> BlockRule | None:
+        """The rule of a denoiser that has one, in the optional attribute ``block_rule``."""
+        return getattr(denoiser, "block_rule", None)
+
+
 class FocusedDenoiser(Denoiser, Protocol):
     """A denoiser that takes a focus. Without one its states depend on the canvas alone."""
 
@@ -117,9 +136,11 @@ class View:
     reference: Int[Tensor, "b L"] | None = None
     memory: dict[Any, Any] = field(default_factory=dict)
 
-    def dense(self, packed: Float[Tensor, "N"], fill: float = -torch.inf) -> Float[Tensor, "b L"]:
-        """Spread packed values over the canvas."""
-        return packed.new_full(self.tokens.shape, fill).index_put(self.at, packed)
+    def dense(
+        self, packed: Float[Tensor, "N"], fill: float = -torch.inf, at: tuple[Tensor, Tensor] | None = None
+    ) -> Float[Tensor, "b L"]:
+        """Spread packed values over the canvas: those of the priced positions, or of ``at``."""
+        return packed.new_full(self.tokens.shape, fill).index_put(self.at if at is None else at, packed)
 
     @cached_property
     def confidence(self) -> Float[Tensor, "b L"]:
@@ -192,8 +213,13 @@ def needs_truth(scheduler: Scheduler) -> bool:
     return bool(getattr(scheduler, "needs_truth", False))
 
 
-def prices_all(scheduler: Scheduler) -> bool:
-    return bool(getattr(scheduler, "prices_all", False))
+def prices_all(rule: Scheduler | Pace | Revision | None) -> bool:
+    return bool(getattr(rule, "prices_all", False))
+
+
+def bind(rule: Any, denoiser: Denoiser) -> Any:
+    """A pace or a revision for this denoiser: one that has a method ``bind`` depends on it."""
+    return rule.bind(denoiser) if hasattr(rule, "bind") else rule
 
 
 def wrap_scheduler(inner: Scheduler, score: Callable[[View], Float[Tensor, "b L"]]) -> DeclaredScheduler:
@@ -209,6 +235,17 @@ class Pace(Protocol):
     """
 
     def __call__(self, view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"], /) -> Bool[Tensor, "b L"]: ...
+
+
+@runtime_checkable
+class Revision(Protocol):
+    """Doubts the tokens that stand: the higher the sooner, −inf where a token stays. Rows do not influence each other.
+
+    A doubted token is hidden again or, if the rule has a true attribute ``replaces``, becomes the likeliest one. The loop takes
+    back no more than a row's budget, so that every decoding ends. A true attribute ``prices_all`` is that of a scheduler.
+    """
+
+    def __call__(self, view: View, standing: Standing, /) -> Float[Tensor, "N"]: ...
 
 
 @dataclass(frozen=True)
@@ -242,8 +279,11 @@ class Trajectory:
 
     ``order[r, k]`` is the ``k``-th revealed position, ``step[r, k]`` the step it fell in (several share a step when the
     decoding is parallel). ``logp`` is log p of the revealed token under the denoiser; under teacher forcing its row sum is
-    log p(x | σ). ``order_logp`` is log v of the choice at the order temperature (0 for a greedy order). ``denoiser_calls``
-    counts canvases, ``positions`` what was computed of them: a cache computes fewer than all.
+    log p(x | σ). ``order_logp`` is log v of the choice at the order temperature (0 for a greedy order). ``steps`` counts forwards
+    one after another, ``denoiser_calls`` canvases, ``positions`` what was computed of them: a cache computes fewer than all.
+
+    ``revisions`` is None without a revision. Where something was taken back, ``order`` names its position at every reveal and
+    every replacement: such a row is no permutation and has no log p(x | σ).
     """
 
     tokens: Int[Tensor, "B L"]
@@ -258,6 +298,7 @@ class Trajectory:
     seconds: float
     denoiser_seconds: float
     positions: int = 0
+    revisions: Revisions | None = None
 
     @property
     def reveals(self) -> Int[Tensor, "B"]:
@@ -265,19 +306,24 @@ class Trajectory:
 
     @property
     def total_logp(self) -> Float[Tensor, "B"]:
-        """log p(x | σ): the sum of what the denoiser gave to each revealed token (Eq. monte_carlo_return)."""
-        return self.logp.sum(1)
+        """log p(x | σ): the sum of what the denoiser gave to each revealed token (Eq. monte_carlo_return); NaN for revised rows."""
+        return self.logp.sum(1).masked_fill(self.revised > 0, torch.nan) if self.revisions else self.logp.sum(1)
+
+    @property
+    def revised(self) -> Int[Tensor, "B"]:
+        """How many tokens of each row were taken back."""
+        counts = torch.zeros_like(self.tokens[:, :1]).sum(1)
+        return counts if self.revisions is None else counts + torch.bincount(self.revisions.row, minlength=len(counts))
 
     def _repr_html_(self) -> str:
         return RENDERERS["Trajectory"](self)
 
     @property
     def rank(self) -> Int[Tensor, "B L"]:
-        """The place of each position in the order, −1 where it was given."""
-        rank = torch.full_like(self.tokens, -1)
-        row, k = torch.nonzero(self.order >= 0, as_tuple=True)
-        rank[row, self.order[row, k]] = k
-        return rank
+        """The place of each position in the order (the last, if it was revised), −1 where it was given."""
+        k = torch.arange(self.order.shape[1], device=self.order.device).expand_as(self.order)
+        place = torch.where(self.order >= 0, k, -1)
+        return torch.full_like(self.tokens, -1).scatter_reduce(1, self.order.clamp(min=0), place, "amax")
 
 
 @dataclass(frozen=True)
@@ -287,7 +333,8 @@ class Canvas:
     ``target`` is the truth, for teacher forcing, oracles and records. ``region`` is where the answer stands (default: from the
     first to the last hidden position); blocks and indices count inside it. ``attention`` is False on padding. ``candidates``
     restricts what may be revealed: other hidden positions stay hidden. ``seeds`` make each row's randomness its own (default: the
-    row's number).
+    row's number). Of positions that are no candidates, those that are ``waiting`` are hidden to schedulers too, as if they could be
+    revealed. ``weight`` is how much the reward of a position counts in training (default: 1).
     """
 
     tokens: Int[Tensor, "B L"]
@@ -296,10 +343,12 @@ class Canvas:
     attention: Bool[Tensor, "B L"] | None = None
     candidates: Bool[Tensor, "B L"] | None = None
     seeds: Int[Tensor, "B"] | None = None
+    waiting: Bool[Tensor, "B L"] | None = None
+    weight: Float[Tensor, "B L"] | None = None
 
     def check(self) -> None:
         """Refuse tensors of other shapes than the tokens."""
-        for name in ("target", "region", "attention", "candidates"):
+        for name in ("target", "region", "attention", "candidates", "waiting", "weight"):
             tensor = getattr(self, name)
             if tensor is not None and tensor.shape != self.tokens.shape:
                 raise ValueError(

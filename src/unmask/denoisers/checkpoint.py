@@ -17,8 +17,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.denoisers.transformer import Transformer, TransformerConfig, related_cells
 from unmask.runs.atomic import write_folder
 from unmask.runs.config import read
 
@@ -49,14 +50,34 @@ def load_folder(
     file = Path(folder) / SINGLE
     config = read_config(Path(folder))
     checkpoint = Checkpoint(file)
-    require_plausible_size(config.least_weights, checkpoint.shapes, file)
-    denoiser = Transformer(config)
+    require_plausible_size(config.least_weights, checkpoint.shapes, file, config.n_layers)
+    denoiser = build_empty(config)
     expected = {name: tuple(p.shape) for name, p in denoiser.named_parameters()}
     require_matching_shapes(expected, checkpoint.shapes, file)
-    # Copied, not mapped: training writes its result over the folder it started from. Not strict: a tied head has no tensor of
-    # its own, and the names were compared above.
-    denoiser.load_state_dict({name: checkpoint.read(name, dtype) for name in checkpoint.shapes}, strict=False)
-    return denoiser.to(device=device, dtype=dtype).requires_grad_(False).eval()
+    # Not strict: a tied head has no tensor of its own, and the names were compared above.
+    weights = {name: checkpoint.read(name, dtype, device) for name in checkpoint.shapes}
+    denoiser.load_state_dict(weights, strict=False, assign=True)
+    if config.tied_head:
+        denoiser.head.weight = denoiser.embedding.weight
+    return denoiser.to(device=device).requires_grad_(False).eval()
+
+
+def build_empty(config: TransformerConfig) -> Transformer:
+    """A transformer whose weights have no memory: each is to be assigned from where it is stored."""
+    with torch.device("meta"), SkipInitialisation():
+        denoiser = Transformer(config)
+    denoiser.related = related_cells(config)
+    return denoiser
+
+
+class SkipInitialisation(TorchFunctionMode):
+    """Skip ``torch.nn.init``: on the meta device there is nothing to fill, and trying imports half of torch's compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return given["tensor"] if "tensor" in given else args[0]
+        return func(*args, **given)
 
 
 def read_config(folder: Path) -> TransformerConfig:
@@ -123,9 +144,13 @@ def require_matching_shapes(
         raise ValueError(f"{where} does not fit its configuration: {'; '.join(sorted(wrong)[:SHOWN])}{more}")
 
 
-def require_plausible_size(least: int, found: Mapping[str, Shape], where: Path) -> None:
-    """Refuse a configuration that needs far more weights than the file has, before memory is allocated for them."""
+def require_plausible_size(least: int, found: Mapping[str, Shape], where: Path, layers: int = 0) -> None:
+    """Refuse a configuration of far more weights, or of more layers, than the file has tensors, before anything is built."""
     stored = sum(math.prod(shape) for shape in found.values())
+    if layers > len(found):
+        raise ValueError(
+            f"{where} does not fit its configuration: it holds {len(found):,} tensors, the configuration has {layers:,} layers"
+        )
     if least > 2 * stored + UNCHECKED:  # smaller differences are found tensor by tensor
         raise ValueError(
             f"{where} does not fit its configuration: it holds {stored:,} numbers, the configuration needs {least:,} or more"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -100,6 +100,7 @@ def llada(p: Published) -> TransformerConfig:
         rope_float32=p.stored.get("rope_full_precision", True),
         qkv_bias=bool(p.stored.get("include_qkv_bias", False)),
         norm_eps=p.stored.get("rms_norm_eps", 1e-5),
+        norm_rounds_first=True,
         tied_head=p.stored.get("weight_tying", True),
         forbidden_ids=tuple(range(vocabulary, rows)),
         **p.ids("<|eot_id|>"),
@@ -110,7 +111,7 @@ def dream(p: Published) -> TransformerConfig:
     """Dream-7B, Dream-Coder, DiffuCoder (``modeling_dream.py``): Qwen2.5, predicting a token from its left neighbour's state."""
     p.demand(use_sliding_window=(False, False), use_mrope=(False, False))
     ids = p.ids("<|im_end|>", "<|dlm_pad|>")
-    return replace(_llama(p), mask_id=p.whole("mask_token_id"), qkv_bias=True, logit_shift=True, **ids)
+    return replace(llama_config(p), mask_id=p.whole("mask_token_id"), qkv_bias=True, logit_shift=True, **ids)
 
 
 def illada(p: Published) -> TransformerConfig:
@@ -120,10 +121,10 @@ def illada(p: Published) -> TransformerConfig:
     if missing := [key for key in ("rms_norm_eps", "rope_theta") if given.get(key) is None]:
         raise ValueError(f"config.json must give {' and '.join(missing)}: what iLLaDA's code assumes is not known here")
     mask = p.stored.get("mask_token_id")
-    return replace(_llama(p), mask_id=p.added.get("<[MASK]>", 5) if mask is None else mask, **p.ids("<|im_end|>"))
+    return replace(llama_config(p), mask_id=p.added.get("<[MASK]>", 5) if mask is None else mask, **p.ids("<|im_end|>"))
 
 
-def _llama(p: Published) -> TransformerConfig:
+def llama_config(p: Published) -> TransformerConfig:
     """What configurations written in transformers' own words have in common."""
     p.demand(hidden_act=("silu", "silu"))
     heads = p.whole("num_attention_heads")
@@ -133,11 +134,13 @@ def _llama(p: Published) -> TransformerConfig:
         n_layers=p.whole("num_hidden_layers"),
         n_heads=heads,
         n_kv_heads=p.stored.get("num_key_value_heads") or heads,
+        head_width=p.stored.get("head_dim"),
         ffn=p.whole("intermediate_size"),
         mask_id=0,
         max_length=p.whole("max_position_embeddings"),
         rope_theta=p.rope_theta(),
         norm_eps=p.stored.get("rms_norm_eps", 1e-6),
+        norm_rounds_first=True,
         # transformers leaves the field out of some files where it is its own default; a head of its own then decides.
         tied_head=p.stored.get("tie_word_embeddings", "lm_head.weight" not in p.shapes),
     )
@@ -187,7 +190,7 @@ OURS = (
 )
 
 
-def _names(embedding: str, norm: str, head: str, blocks: str, *parts: str) -> dict[str, str]:
+def tensor_names(embedding: str, norm: str, head: str, blocks: str, *parts: str) -> dict[str, str]:
     """``parts``: what they call the nine parts of a block, in the order of ``OURS``."""
     named = {part: f"{blocks}.{{}}.{theirs}" for part, theirs in zip(OURS, parts, strict=True)}
     return {"embedding": embedding, "norm": norm, "head": head, **named}
@@ -195,48 +198,64 @@ def _names(embedding: str, norm: str, head: str, blocks: str, *parts: str) -> di
 
 @dataclass(frozen=True)
 class Family:
-    """``names``: our module → theirs, ``{}`` standing for the layer. ``fused``: q, k and v are one tensor, group by group."""
+    """``names``: our module, or parameter, → theirs, ``{}`` standing for the layer and then for the expert.
+
+    ``fused``: q, k and v are one tensor, group by group or one after the other.
+    """
 
     configure: Callable[[Published], TransformerConfig]
     names: Mapping[str, str]
-    fused: bool = False
+    fused: Literal["groups", "parts"] | None = None
 
     def theirs(self, ours: str) -> str:
         """``blocks.3.attention.q.weight`` → ``model.layers.3.self_attn.q_proj.weight``."""
         layer, module, leaf = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(\w+)", ours).groups()  # pyright: ignore
-        return f"{self.names[module].format(layer)}.{leaf}"
+        numbers, module = re.findall(r"\d+", module), re.sub(r"\d+", "{}", module)
+        whole = self.names.get(f"{module}.{leaf}") or f"{self.names[module]}.{leaf}"
+        return whole.format(layer, *numbers)
 
 
-_attention = tuple(f"self_attn.{x}_proj" for x in "qkvo")
-_swiglu = tuple(f"mlp.{x}_proj" for x in ("gate", "up", "down"))
-_huggingface = _names(
+ATTENTION = tuple(f"self_attn.{x}_proj" for x in "qkvo")
+SWIGLU = tuple(f"mlp.{x}_proj" for x in ("gate", "up", "down"))
+HUGGINGFACE = tensor_names(
     "model.embed_tokens", "model.norm", "lm_head", "model.layers",
-    "input_layernorm", *_attention, "post_attention_layernorm", *_swiglu,
+    "input_layernorm", *ATTENTION, "post_attention_layernorm", *SWIGLU,
 )  # fmt: skip
-_olmo = _names(
+_olmo = tensor_names(
     "model.transformer.wte", "model.transformer.ln_f", "model.transformer.ff_out", "model.transformer.blocks",
     "attn_norm", "q_proj", "k_proj", "v_proj", "attn_out", "ff_norm", "ff_proj", "up_proj", "ff_out",
 )  # fmt: skip
-_lit_gpt = _names(
+_lit_gpt = tensor_names(
     "transformer.wte", "transformer.ln_f", "lm_head", "transformer.h",
     "norm_1", *["attn.attn"] * 3, "attn.proj", "norm_2", *(f"mlp.swiglu.w{n}" for n in (1, 2, 3)),
 )  # fmt: skip
 
 LLADA = Family(llada, _olmo)
-ILLADA = Family(illada, _huggingface)
-DREAM = Family(dream, _huggingface)
-SMDM = Family(smdm, _lit_gpt, fused=True)
+ILLADA = Family(illada, HUGGINGFACE)
+DREAM = Family(dream, HUGGINGFACE)
+SMDM = Family(smdm, _lit_gpt, fused="groups")
 
 LoadDenoiser = Callable[[Path, torch.dtype, torch.device | str | None, Any], Any]
 """``load(folder, dtype, device, device_map)`` → a frozen ``Denoiser``."""
 DENOISERS = EntryPoints("unmask.denoisers")
 """Architecture → :class:`Family` or :data:`LoadDenoiser`."""
-BY_MODEL_TYPE = {"llada": "LLaDAModelLM", "illada": "ILLaDAForCausalLM", "Dream": "DreamModel"}
+BY_MODEL_TYPE = {
+    "llada": "LLaDAModelLM", "illada": "ILLaDAForCausalLM", "Dream": "DreamModel", "lladamoe": "LLaDAMoEModelLM",
+    "llada2_moe": "LLaDA2MoeModelLM", "sdar": "SDARForCausalLM", "nemotron_labs_diffusion": "NemotronLabsDiffusionModel",
+    "a2d-qwen3": "A2DQwen3LMHeadModel", "a2d-qwen2": "A2DQwen2LMHeadModel", "a2d-llama": "A2DLlamaLMHeadModel",
+}  # fmt: skip
 REFUSED = {
-    "LLaDAMoEModelLM": "a mixture of experts",
-    "LLaDA2MoeModelLM": "a mixture of experts",
     "DreamForCausalLM": "block-causal",
+    "SDARMoeForCausalLM": "a mixture of Qwen3 experts",
+    "RND1LM": "a mixture of Qwen3 experts",
+    "LLaDA2MoeV2ModelLM": "LLaDA 2.2, which routes blocks and changes their length",
+    "WeDLMForCausalLM": "a causal model that reorders its tokens",
+    "EfficientDLM": "without public code to compare with",
+    "DiffEncoderModel": "without public code to compare with",
+    "DiffusionGemmaForBlockDiffusion": "trained on uniform noise, without a mask",
 }
+"""Diffusion language models that are known and not supported. Whatever else names itself diffusion is refused by its name alone."""
+DIFFUSION = re.compile("llada|dream|sdar|dllm|diffu|a2d|mdlm", re.IGNORECASE)
 
 
 def find_family(stored: Mapping[str, Any]) -> Family | LoadDenoiser | None:
@@ -246,4 +265,8 @@ def find_family(stored: Mapping[str, Any]) -> Family | LoadDenoiser | None:
     architecture = str((stored.get("architectures") or [BY_MODEL_TYPE.get(str(stored.get("model_type")))])[0])
     if architecture in REFUSED:
         raise ValueError(f"{architecture} is {REFUSED[architecture]}: expected one of {', '.join(DENOISERS)}")
-    return DENOISERS.get(architecture)
+    family = DENOISERS.get(architecture)
+    if family is None and DIFFUSION.search(f"{architecture} {stored.get('model_type')}"):
+        known = ", ".join(DENOISERS)
+        raise ValueError(f"{architecture} is a diffusion language model that is not supported: expected one of {known}")
+    return family

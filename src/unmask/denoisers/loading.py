@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from unmask.assets import MODELS
 from unmask.denoisers.checkpoint import (
     FAMILY,
     Checkpoint,
     Shape,
+    build_empty,
     has_weights,
     load_folder,
     read_json,
@@ -26,6 +26,7 @@ from unmask.denoisers.checkpoint import (
     require_plausible_size,
 )
 from unmask.denoisers.families import DENOISERS, Family, Published, find_family
+from unmask.denoisers.hub import describe_denoiser, download, parse_hub_id
 from unmask.denoisers.lora import base_of, has_adapter, load_adapter
 from unmask.denoisers.masked_lm import MaskedLM, load_masked_lm
 from unmask.denoisers.placement import DeviceMap, device_of, dispatch, resolve_device_map
@@ -51,7 +52,8 @@ def load_denoiser(
 ) -> Transformer | MaskedLM:
     """A frozen denoiser by its shipped name, its folder (or the run that trained it), its safetensors file, or its id on the hub.
 
-    A file in a repository of several is ``owner/name/path/to/file.safetensors``. ``device_map="auto"`` spreads a denoiser that is
+    A file in a repository of several is ``owner/name/path/to/file.safetensors``; ``owner/name@revision`` is a commit, tag or branch
+    of a repository. ``device_map="auto"`` spreads a denoiser that is
     larger than one device. An adapter's folder gives its base with the adapter on it. ``docs/backbones.md`` lists what loads;
     a plug-in adds a family through the entry points ``unmask.denoisers``. The published code of a model is never run.
     """
@@ -62,13 +64,14 @@ def load_denoiser(
         if has_adapter(folder):
             return load_adapter(load_denoiser(base_of(folder), dtype, device, device_map), folder)
         if has_weights(folder):
-            return load_checkpoint(folder, dtype, device, device_map)
+            found = load_checkpoint(folder, dtype, device, device_map)
+            found.name = str(name)
+            return found
     if isinstance(name, Path) or path.exists():
         raise ValueError(
             f"expected a denoiser's folder with config.json and model.safetensors, got {name}{suggest_training(name)}"
         )
-    on_hub = name.count("/") == 1 or (name.count("/") > 1 and name.endswith(".safetensors"))
-    if on_hub and not name.startswith((".", "/", "~")):
+    if parse_hub_id(name) is not None:
         return load_checkpoint(_download(name), dtype, device, device_map)
     raise ValueError(
         f"no denoiser {name!r}: expected a folder, a hub id, or one of {', '.join(list_denoisers())}"
@@ -120,12 +123,11 @@ def load_family(
         config = family.configure(Published(stored, checkpoint.shapes, added_tokens(path)))
     except MALFORMED as error:
         raise ValueError(f"{path}: {_reason(error)}") from error
-    require_plausible_size(config.least_weights, checkpoint.shapes, path)
+    require_plausible_size(config.least_weights, checkpoint.shapes, path, config.n_layers)
     for name, token in (("mask", config.mask_id), ("padding", config.pad_id), *(("end", i) for i in config.end_ids)):
         if token is not None and (not isinstance(token, int) or not 0 <= token < config.vocab_size):
             raise ValueError(f"{path}: the {name} token is {token}, but the embedding has {config.vocab_size} rows")
-    with torch.device("meta"), SkipInitialisation():
-        denoiser = Transformer(config)
+    denoiser = build_empty(config)
     shapes = {name: tuple(p.shape) for name, p in denoiser.named_parameters()}
     expected: dict[str, Shape] = {}
     for ours, shape in shapes.items():
@@ -137,9 +139,10 @@ def load_family(
 
     def read(ours: str) -> Tensor:
         theirs, place = family.theirs(ours), device_of(ours, where)
-        if not family.fused or ".attention." not in ours or ours.endswith("out.weight"):
+        part = ours.split(".")[-2]
+        if not family.fused or part not in ("q", "k", "v"):
             return checkpoint.read(theirs, dtype, place)
-        return split_qkv(checkpoint.read(theirs), config, ours.split(".")[-2]).to(place, dtype)
+        return split_qkv(checkpoint.read(theirs), config, part, family.fused).to(place, dtype)
 
     denoiser.load_state_dict({ours: read(ours) for ours in shapes}, strict=False, assign=True)
     if config.tied_head:
@@ -151,19 +154,17 @@ def load_family(
     return dispatch(denoiser.requires_grad_(False).eval(), where)
 
 
-class SkipInitialisation(TorchFunctionMode):
-    """Skip ``torch.nn.init``: on the meta device there is nothing to fill, and trying imports half of torch's compiler."""
+def split_qkv(
+    fused: Float[Tensor, "rows D"], config: TransformerConfig, part: str, by: str = "groups"
+) -> Float[Tensor, "part D"]:
+    """lit-gpt's ``attn.attn``: for each of ``G`` groups its queries, then one key head, then one value head.
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return given["tensor"] if "tensor" in given else args[0]
-        return func(*args, **given)
-
-
-def split_qkv(fused: Float[Tensor, "rows D"], config: TransformerConfig, part: str) -> Float[Tensor, "part D"]:
-    """lit-gpt's ``attn.attn``: for each of ``G`` groups its queries, then one key head, then one value head."""
+    By ``parts``: all queries, then all keys, then all values.
+    """
     groups = config.n_kv_heads or config.n_heads
+    if by == "parts":
+        sizes = [heads * config.inner_width for heads in (config.n_heads, groups, groups)]
+        return fused.split(sizes)["qkv".index(part)]
     queries = config.n_heads // groups
     heads = fused.unflatten(0, (groups, queries + 2, -1))
     picked = {"q": heads[:, :queries], "k": heads[:, queries], "v": heads[:, queries + 1]}[part]
@@ -192,22 +193,18 @@ def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, ValueError) else f"it is malformed: {error}"
 
 
+def describe_source(name: str | Path) -> dict[str, str]:
+    """What a run stores of its denoiser's files: their digest and, of a hub id, the commit."""
+    return describe_denoiser(name, _download)
+
+
 def _download(name: str) -> Path:
     """The configuration, the tokenizer and the safetensors at the top of a repository, or one safetensors file of it."""
-    from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    owner, repository, *inside = name.split("/")
     try:
-        if inside:
-            return Path(hf_hub_download(f"{owner}/{repository}", "/".join(inside)))
-        folder = Path(snapshot_download(name, allow_patterns=HUB_FILES, ignore_patterns=["*/*"]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"{name!r} is neither a local folder nor a model on the Hub: {reason}{suggest_training(name)}"
-        ) from error
-    if not has_weights(folder):
+        folder = download(name, HUB_FILES, ignore_patterns=["*/*"])
+    except ValueError as error:
+        raise ValueError(f"{error}{suggest_training(name)}") from error
+    if folder.is_dir() and not has_weights(folder):
         raise ValueError(
             f"{name} on the hub has no model.safetensors at its top: name one of its files, {name}/path/to/file.safetensors"
         )

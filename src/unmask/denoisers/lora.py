@@ -9,6 +9,7 @@ peft is imported only here, and only when an adapter is made or read.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ Tunable = Transformer | MaskedLM
 def add_lora(denoiser: Tunable, rank: int, alpha: float, targets: Sequence[str] = (), seed: int = 0) -> Tunable:
     """Put adapters on the denoiser, in place. Only they get gradients; before training they change nothing.
 
+    They are float32 whatever the denoiser is: in bfloat16 most updates of fine-tuning are too small to change a weight.
     ``targets`` are the last names of linear layers. Without any it is every linear layer between embedding and head.
     """
     peft = _peft()
@@ -47,6 +49,8 @@ def add_lora(denoiser: Tunable, rank: int, alpha: float, targets: Sequence[str] 
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in denoiser.named_parameters():
         parameter.requires_grad_(".lora_" in name)
+        if ".lora_" in name:
+            parameter.data = parameter.data.float()
         if ".lora_A." in name:
             drawn = torch.randn(parameter.shape, generator=generator) / parameter.shape[1] ** 0.5
             parameter.data.copy_(drawn)
@@ -94,12 +98,17 @@ def load_adapter(denoiser: Tunable, folder: Path) -> Tunable:
     """The denoiser with the adapter of that folder, frozen."""
     stored = read_json(folder / CONFIG)
     rank, alpha, targets = (stored.get(key) for key in ("r", "lora_alpha", "target_modules"))
-    if not isinstance(rank, int) or not isinstance(alpha, int | float) or not isinstance(targets, list):
+    names = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
+    if type(rank) is not int or not isinstance(alpha, int | float) or not math.isfinite(alpha) or not names:
         raise ValueError(f"{folder / CONFIG}: expected r, lora_alpha and target_modules of a LoRA adapter")
     try:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"cannot read the adapter {folder / WEIGHTS}: {error}") from error
+    ranks = {tensor.shape[0] for name, tensor in weights.items() if ".lora_A." in name and tensor.dim()}
+    if ranks != {rank}:  # before matrices of that rank are made
+        held = ", ".join(map(str, sorted(ranks))) or "none"
+        raise ValueError(f"{folder / WEIGHTS} does not fit its configuration: rank {held}, but {CONFIG} names {rank}")
     tuned = add_lora(denoiser, rank, float(alpha), targets)
     expected = {name: tuple(tensor.shape) for name, tensor in adapter_weights(tuned).items()}
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}

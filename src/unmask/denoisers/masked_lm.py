@@ -15,7 +15,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+from unmask.denoisers.checkpoint import Checkpoint, Shape, SkipInitialisation, read_json, require_plausible_size
+from unmask.runs.jsonable import flatten
 
 HEADS = (
     ("cls",),
@@ -33,7 +37,11 @@ HEADS = (
     ("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
 )
 """The children of ``…ForMaskedLM`` classes that follow the trunk, in the order in which they are called."""
+REPEATED = re.compile(r"layer|block|group|expert|depth")
+"""The keys of configurations that say how often a part of the model is repeated."""
 PROBE = 6
+SAME_TENSORS = {"dplm": "esm"}
+"""``model_type`` of remote code → that of the modules of transformers that it subclasses: DPLM is an ESM-2 trained as diffusion."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "special_tokens_map.json")
 
 
@@ -252,19 +260,42 @@ def load_masked_lm(
     if device is not None and device_map is not None:
         raise ValueError(f"device is {device} and device_map {device_map!r}: give one of them")
     safe: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    shapes = Checkpoint(folder).shapes
     try:
         with silence_transformers():
+            config = _model_config(folder, transformers) or transformers.AutoConfig.from_pretrained(folder, **safe)
+            _require_plausible(config, shapes, folder)
             model, info = transformers.AutoModelForMaskedLM.from_pretrained(
-                folder, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True, **safe
-            )
+                folder, config=config, dtype=dtype, device_map=device_map,
+                use_safetensors=True, output_loading_info=True, **safe,
+            )  # fmt: skip
             named = any((folder / file).exists() for file in TOKENIZER_FILES)
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe) if named else None
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except Exception as error:  # whatever a damaged file makes transformers raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"{folder} is not a masked language model that transformers knows: {reason}") from error
     if wrong := sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]])):
         raise ValueError(f"{folder} does not fit {type(model).__name__}: {', '.join(wrong[:4])} missing or misshapen")
     return MaskedLM(model if device is None else model.to(device), tokenizer)
+
+
+def _model_config(folder: Path, transformers: Any) -> Any:
+    """The configuration as one of transformers' own where it says ``SAME_TENSORS``; None leaves it to transformers."""
+    stored = read_json(folder / "config.json")
+    same = SAME_TENSORS.get(str(stored.pop("model_type", None)))
+    return None if same is None else transformers.AutoConfig.for_model(same, **stored)
+
+
+def _require_plausible(config: Any, shapes: Mapping[str, Shape], folder: Path) -> None:
+    """Refuse a configuration of more layers or far more weights than the files hold. The module that counts has no memory."""
+    import transformers
+
+    for key, value in flatten(config.to_dict()).items():
+        if isinstance(value, int) and REPEATED.search(key) and not key.endswith("_size"):
+            require_plausible_size(0, shapes, folder, value)
+    with torch.device("meta"), SkipInitialisation():
+        bare = transformers.AutoModelForMaskedLM.from_config(config, trust_remote_code=False)
+    require_plausible_size(sum(p.numel() for p in bare.parameters()), shapes, folder)
 
 
 @contextlib.contextmanager

@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 
 from unmask.denoisers.transformer import Transformer
 from unmask.runs.names import did_you_mean
+from unmask.runs.processes import count_processes
 
+Dtype = Literal["float32", "bfloat16", "float16"]
+SPREAD = "spread"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DeviceMap = str | dict[str, Any]
 """``"auto"``, or module → device: ``{"embedding": 0, "blocks.0": 0, …, "norm": 1, "head": 1}``; ``""`` is the whole model."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a denoiser runs and in which type. Every command and every configuration that runs one takes these two options.
+
+    Attributes:
+        device: auto is the best there is, CUDA before MPS before the CPU; or cpu, cuda, cuda:1, mps; spread is over all GPUs.
+        dtype: The type of the denoiser's weights.
+    """
+
+    device: str = field(default="auto", kw_only=True)
+    dtype: Dtype = field(default="float32", kw_only=True)
+
+    def __post_init__(self) -> None:
+        parse_dtype(self.dtype)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of ``load_denoiser``."""
+        return {"dtype": parse_dtype(self.dtype), **device_options(self.device)}
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device != SPREAD and find_device(self.device).type == "cpu"
+
+    def describe(self) -> str:
+        """The device in words, for the line that a command prints before it starts."""
+        if self.device == SPREAD:
+            return f"spread over {max(1, torch.cuda.device_count())} devices, {self.dtype}"
+        device = find_device(self.device)
+        name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+        return f"{device}{name}, {self.dtype}"
 
 
 def parse_dtype(name: str) -> torch.dtype:
@@ -22,29 +60,34 @@ def parse_dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def device_options(device: str | None) -> dict[str, Any]:
-    """The options of ``load_denoiser`` for a device by its name: "cuda:1"; "auto" for all there are; None for the CPU.
-
-    An unknown or missing device is refused before anything is read.
-    """
-    if device == "auto":
-        return {"device_map": "auto"}
-    if not device:
-        return {"device": None}
+def find_device(name: str) -> torch.device:
+    """The device of that name, of several processes this one's. An unknown or missing device is refused before anything is read."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        kind = torch.device(device).type
+        device = torch.device(name)
     except RuntimeError:
-        kind = "meta"
-    if kind == "meta":
-        raise ValueError(f"no device {device!r}: expected cpu, cuda, cuda:1, mps or auto")
+        device = torch.device("meta")
+    if device.type == "meta":
+        near = did_you_mean(name, ("auto", "cpu", "cuda", "mps", SPREAD))
+        raise ValueError(f"no device {name!r}: expected auto, cpu, cuda, cuda:1, mps or {SPREAD}{near}")
+    if name == "cuda" and count_processes() > 1:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).strip().splitlines()[0].partition(". ")[0]
         raise ValueError(
-            f"there is no device {device!r} here ({reason}): name another, or leave it out for the CPU"
+            f"there is no device {name!r} here ({reason}): name another, or auto for the best one"
         ) from None
-    return {"device": device}
+    return device
+
+
+def device_options(device: str | None) -> dict[str, Any]:
+    """The options of ``load_denoiser`` for a device by its name; None is the CPU."""
+    if device == SPREAD:
+        return {"device_map": "auto"}
+    return {"device": find_device(device) if device else None}
 
 
 def resolve_device_map(

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Denoiser, Scheduler, Task
+from unmask.decoding.protocols import RENDERERS, Denoiser, Scheduler, Task
 from unmask.evaluation.statistics import Interval, compare, mean_interval, paired_bootstrap, wilson
 from unmask.runs.atomic import atomic_write
 from unmask.runs.config import Count, Seed, config
@@ -83,7 +83,10 @@ class Versus:
 
 @dataclass(frozen=True)
 class Row:
-    """One scheduler in one decoding. ``denoiser_calls`` are canvases forwarded per problem, ``seconds`` the decoding of all."""
+    """One scheduler in one decoding. ``denoiser_calls`` are canvases forwarded per problem, ``seconds`` the decoding of all.
+
+    ``published`` is the number of a paper for the same scheduler in the same setting.
+    """
 
     scheduler: str
     decoding: str
@@ -103,6 +106,7 @@ class Row:
     versus: Versus | None
     strata: dict[str, Stratum]
     solved: str = field(repr=False)
+    published: float | None = None
 
     @property
     def marks(self) -> NDArray[np.bool_]:
@@ -127,6 +131,9 @@ class Report:
                 return row
         raise ValueError(f"no row for {scheduler!r}: the report has {', '.join(r.scheduler for r in self.rows)}")
 
+    def _repr_html_(self) -> str:
+        return RENDERERS["Report"](self)
+
     def write(self, path: str | Path, **extra: Any) -> None:
         """Everything as JSON. A likelihood that was not measured and the limits of a single observation are null."""
         text = json.dumps(to_jsonable({**vars(self), **extra}, finite="null"), indent=1, allow_nan=False)
@@ -134,7 +141,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class _Measurement:
+class Measurement:
     """One scheduler in one decoding on all problems, ``[n]`` each."""
 
     exact: NDArray[np.bool_]
@@ -182,7 +189,7 @@ def evaluate(
             versus = (
                 None if reference is None or name == baseline else Versus.of(baseline, result.exact, reference.exact)
             )
-            rows.append(_row(name, decoding_name, result, versus, strata))
+            rows.append(make_row(name, decoding_name, result, versus, strata))
     source = str(getattr(task, "source", task.name))
     return Report(task.name, source, options.denoiser, n, options.seed, rows)
 
@@ -198,7 +205,7 @@ class _Decoder:
     progress: Progress | None
     processes: ProcessGroup | None
 
-    def measure(self, name: str, scheduler: Scheduler, decoding: Decoding) -> _Measurement:
+    def measure(self, name: str, scheduler: Scheduler, decoding: Decoding) -> Measurement:
         per_row = np.zeros((4, self.n))  # exact, share, nll, steps
         calls, seconds = 0, 0.0
         for rows in self._batches():
@@ -211,7 +218,7 @@ class _Decoder:
             per_row = self.processes.all_reduce(torch.from_numpy(per_row)).numpy()
             calls, seconds = round(self.processes.sum(calls)), self.processes.sum(seconds)
         exact, share, nll, steps = per_row
-        return _Measurement(exact > 0, share, nll, steps.astype(np.int64), calls, seconds)
+        return Measurement(exact > 0, share, nll, steps.astype(np.int64), calls, seconds)
 
     def _batches(self) -> list[range]:
         """This process's problems, which are next to each other."""
@@ -229,7 +236,7 @@ class _Decoder:
         verdict = self.task.verify(rows, trajectory.tokens.cpu())
         steps = trajectory.step.amax(1) + 1 if trajectory.step.shape[1] else torch.zeros(len(rows))
         nll = torch.full((len(rows),), torch.nan)
-        if self.options.likelihood:
+        if self.options.likelihood and decoding.revision is None:  # what is taken back has no likelihood
             nll = -trajectory.total_logp
             # A row that stops at its end token leaves the rest unpriced, which teacher forcing does not.
             stops = decoding.stop_at_end and len(self.denoiser.end_ids) > 0
@@ -241,7 +248,8 @@ class _Decoder:
         return np.stack(numbers), trajectory.denoiser_calls, trajectory.seconds
 
 
-def _row(name: str, decoding: str, result: _Measurement, versus: Versus | None, strata: list[str]) -> Row:
+def make_row(name: str, decoding: str, result: Measurement, versus: Versus | None, strata: list[str]) -> Row:
+    """The row of a report, with its intervals."""
     cell, nll = mean_interval(result.share), Interval(math.nan, math.nan, math.nan)
     if not np.isnan(result.nll).any():
         nll = mean_interval(result.nll)

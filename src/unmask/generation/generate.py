@@ -7,12 +7,12 @@ depend on the other rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from unmask.decoding.loop import Step, run_loop
 from unmask.decoding.options import Decoding
 from unmask.decoding.prepare import prepare
-from unmask.decoding.protocols import Denoiser, Scheduler, Trajectory
+from unmask.decoding.protocols import RENDERERS, Denoiser, Observe, Scheduler, Trajectory
 from unmask.generation.text_canvas import (
     Prompt,
     Template,
@@ -33,6 +33,10 @@ class Generation:
     texts: list[str]
     trajectory: Trajectory
     canvas: TextCanvas
+    tokenizer: Tokenizer = field(repr=False, compare=False)
+
+    def _repr_html_(self) -> str:
+        return RENDERERS["Generation"](self)
 
     def order(self, row: int) -> list[int]:
         """The indices in the row's region, from the first revealed to the last."""
@@ -41,10 +45,11 @@ class Generation:
 
 @dataclass(frozen=True)
 class Watch:
-    """What happens while decoding: ``on_step`` is called after every step, ``record`` keeps all states."""
+    """What happens while decoding: ``on_step`` is called after every step, ``record`` keeps states, ``observe`` adds to them."""
 
     on_step: Callable[[Step], None] | None = None
     record: bool = False
+    observe: Observe | None = None
 
 
 def generate(
@@ -67,7 +72,7 @@ def generate(
     if decoding.min_length > length:
         raise ValueError(f"min_length must be in 0 .. {length}, the length, got {decoding.min_length}")
     trajectory = _decode(denoiser, scheduler, canvas, decoding, seeds, watch)
-    return Generation(completions(denoiser, tokenizer, canvas, trajectory.tokens), trajectory, canvas)
+    return Generation(completions(denoiser, tokenizer, canvas, trajectory.tokens), trajectory, canvas, tokenizer)
 
 
 def infill(
@@ -88,7 +93,7 @@ def infill(
     canvas = gap_canvas(denoiser, tokenizer, templates)
     decoding = replace(decoding, ends="forbid", min_length=0, stop_at_end=False)
     trajectory = _decode(denoiser, scheduler, canvas, decoding, seeds, watch)
-    return Generation(whole_texts(denoiser, tokenizer, canvas, trajectory.tokens), trajectory, canvas)
+    return Generation(whole_texts(denoiser, tokenizer, canvas, trajectory.tokens), trajectory, canvas, tokenizer)
 
 
 def _decode(
@@ -104,4 +109,4 @@ def _decode(
     chosen = load_scheduler(scheduler, denoiser) if isinstance(scheduler, str) else scheduler
     rows = canvas.canvas(seeds)
     wrapped = prepare(denoiser, chosen, rows, decoding, forbid_padding=True)
-    return run_loop(*wrapped[:2], rows, wrapped[2], record=watch.record, on_step=watch.on_step)
+    return run_loop(*wrapped[:2], rows, wrapped[2], record=watch.record, observe=watch.observe, on_step=watch.on_step)

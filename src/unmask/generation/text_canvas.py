@@ -15,7 +15,6 @@ transformers is imported only when a tokenizer is loaded, always with ``trust_re
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -27,10 +26,16 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from unmask.assets import MODELS
 from unmask.decoding.protocols import Canvas, Denoiser
+from unmask.denoisers.checkpoint import read_json
+from unmask.denoisers.hub import download, parse_hub_id
+from unmask.denoisers.loading import list_denoisers
 from unmask.denoisers.lora import base_of, has_adapter
 from unmask.denoisers.masked_lm import silence_transformers
 from unmask.generation.alignment import align_rows
+from unmask.generation.characters import FILE as CHARACTERS
+from unmask.generation.characters import CharacterTokenizer
 
 Prompt = str | Sequence[Mapping[str, str]]
 """A text, or the turns of a conversation: ``[{"role": "user", "content": "…"}, …]``."""
@@ -47,7 +52,7 @@ VOCABULARIES = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
-TOKENIZER_FILES = [*VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
+TOKENIZER_FILES = [*VOCABULARIES, CHARACTERS, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
                    "config.json", "chat_template.jinja"]  # fmt: skip
 TWINS = {"DreamTokenizer": "Qwen2Tokenizer"}
 """Tokenizer classes that exist only as remote code → the class of transformers that reads the same files to the same end."""
@@ -82,19 +87,21 @@ class TextCanvas:
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """The tokenizer of a denoiser's folder, of a safetensors file's folder, or of a hub id."""
+    """The tokenizer of a shipped denoiser, of a denoiser's folder, of a safetensors file's folder, or of a hub id."""
+    folder = _folder(name)
+    if (folder / CHARACTERS).exists():
+        return CharacterTokenizer.load(folder)
     try:
         import transformers
     except ImportError as error:
         raise ValueError("tokenizers need transformers: pip install unmask[lm]") from error
-    folder = _folder(name)
     if not any((folder / file).exists() for file in VOCABULARIES):
         raise ValueError(
             f"{name} has no tokenizer: expected one of {', '.join(VOCABULARIES)} in its folder; name another folder or hub id"
         )
     options = folder / "tokenizer_config.json"
-    stored = json.loads(options.read_text()) if options.exists() else {}
-    twin = TWINS.get(stored.get("tokenizer_class", ""))
+    stored = read_json(options) if options.exists() else {}
+    twin = TWINS.get(str(stored.get("tokenizer_class", "")))
     kinds = (
         [twin] if twin else ["AutoTokenizer", "PreTrainedTokenizerFast"]
     )  # the second does all that is in tokenizer.json
@@ -104,7 +111,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
         try:
             with silence_transformers():  # it warns of configurations that it does not know, such as LLaDA's
                 return getattr(transformers, kind).from_pretrained(folder, local_files_only=True, **safe)
-        except (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError) as error:
+        except Exception as error:  # tokenizers raises bare ones for a damaged file
             reason = reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
     raise ValueError(f"{name} has no tokenizer that transformers can read: {reason}")
 
@@ -124,22 +131,21 @@ def _folder(name: str | Path) -> Path:
     path = Path(name)
     if path.suffix == ".safetensors" and path.is_file():
         return path.parent
+    if str(name) in list_denoisers():
+        return MODELS / name
     for folder in (path / "denoiser", path):
         if has_adapter(folder):
             return _folder(base_of(folder))  # an adapter has the tokenizer of its base
         if folder.is_dir():
             return folder
-    words = str(name).split("/")
-    if len(words) < 2 or words[0] in ("", ".", "..", "~"):
+    parsed = parse_hub_id(str(name))
+    if parsed is None:
         raise ValueError(f"no tokenizer {str(name)!r}: expected a folder or a hub id such as owner/name")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
+    repository, revision, _ = parsed
     try:
-        return Path(snapshot_download("/".join(words[:2]), allow_patterns=TOKENIZER_FILES))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"{str(name)!r} is neither a local folder nor a tokenizer on the Hub: {reason}") from error
+        return download(f"{repository}@{revision}" if revision else repository, TOKENIZER_FILES)
+    except ValueError as error:
+        raise ValueError(f"{error}; expected a tokenizer") from error
 
 
 def prompt_canvas(denoiser: Denoiser, tokenizer: Tokenizer, prompts: Sequence[Prompt], length: int) -> TextCanvas:

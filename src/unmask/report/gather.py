@@ -1,7 +1,8 @@
 """The inputs of a report: evaluations (``Report.write``), training runs (``Run``), studies and traces.
 
-A folder with ``study.json`` is a study's, one with ``metrics.jsonl`` or ``config.json`` a run's; any other stands for the JSON
-files in it, whose content tells what they are. Anything else is one ValueError.
+A folder with ``study.json`` is a study's, one with ``results.json`` a benchmark's, one with ``metrics.jsonl`` or ``config.json`` a
+run's; any other stands for the JSON files in it, whose content tells what they are. Benchmarks on the same problems become one
+evaluation. Anything else is one ValueError.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from unmask.evaluation.evaluate import Report, Row, Stratum
+from unmask.report.benchmarks import compare_benchmarks, is_benchmark, read_benchmark
 from unmask.report.stored import parse, validate
 from unmask.report.study_sections import StudyResult, is_study, read_study
 from unmask.report.traces.format import FORMAT, Trace
@@ -52,12 +54,14 @@ def gather(paths: Sequence[Path]) -> Inputs:
     """Read everything that ``paths`` name."""
     if not paths:
         raise ValueError("there is nothing to report: name evaluation files, run folders or traces")
-    found = Inputs([], [], [])
+    found, benchmarks = Inputs([], [], []), []
     for path in paths:
         if not path.exists():
             raise ValueError(f"expected an evaluation, a run's folder or a trace at {path}, but there is nothing")
         if path.is_dir() and is_study(path):
             found.studies.append(read_study(path))
+        elif path.is_dir() and is_benchmark(path):
+            benchmarks.append(read_benchmark(path))
         elif path.is_dir() and ((path / "metrics.jsonl").exists() or (path / "config.json").exists()):
             found.trainings.append(_training(path))
         elif path.is_dir():
@@ -68,6 +72,8 @@ def gather(paths: Sequence[Path]) -> Inputs:
                 _file(file, found)
         else:
             _file(path, found)
+    for report in compare_benchmarks(benchmarks):
+        found.evaluations.append(Evaluation(report.task, report, None))
     return found
 
 

@@ -24,6 +24,7 @@ def table(report: Report) -> dict[str, Any]:
         "several": len({row.decoding for row in report.rows}) > 1,
         "baseline": versus and versus.baseline,
         "priced": any(math.isfinite(row.nll) for row in report.rows),
+        "published": any(row.published is not None for row in report.rows),
         "rows": [_row(row) for row in report.rows],
     }
 
@@ -71,6 +72,7 @@ def _row(row: Row) -> dict[str, Any]:
         "nll": numbers.number(row.nll) if math.isfinite(row.nll) else "",
         "calls": f"{row.denoiser_calls:.1f}",
         "ms": f"{1000 * row.seconds / row.n:.0f}",
+        "published": "" if row.published is None else numbers.percent(row.published),
         "versus": None,
         "strong": differs(row),
     }

@@ -1,11 +1,13 @@
 """The HTML pages of this package: jinja templates, with scripts and styles from ``.js`` and ``.css`` files put inline.
 
-Every value is escaped. What is not: figures that this package draws (``| svg``), JSON for a script element (``| embed``), and the
-package's own sources (``source``).
+Every value is escaped. What is not: figures (:func:`~unmask.report.figures.inline_svg`), JSON for a script element (``| embed``),
+and the package's own sources (``source``, ``script``). ``policy`` lets a page run the named scripts alone.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from functools import cache
 from pathlib import Path
@@ -34,11 +36,24 @@ def _source(name: str) -> Markup:
 
 
 @cache
+def _script(name: str) -> Markup:
+    return Markup(f"<script>\n{_source(name)}</script>")
+
+
+@cache
+def _policy(*names: str) -> Markup:
+    """A Content-Security-Policy under which these scripts run and no others, neither inline nor in attributes."""
+    hashes = (hashlib.sha256(f"\n{_source(name)}".encode()).digest() for name in names)
+    scripts = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in hashes)
+    return Markup(f"default-src 'none'; style-src 'unsafe-inline'; script-src {scripts}; img-src data:")
+
+
+@cache
 def _environment() -> Environment:
     loader = FileSystemLoader(HERE)
     templates = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    templates.filters |= {"svg": Markup, "embed": embed_json}
-    templates.globals["source"] = _source
+    templates.filters["embed"] = embed_json
+    templates.globals |= {"source": _source, "script": _script, "policy": _policy}
     return templates

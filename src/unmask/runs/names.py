@@ -64,11 +64,11 @@ def build(spec: str, table: Mapping[str, Callable[..., Any]], kind: str) -> Any:
         raise ValueError(f"no {kind} {name!r}: expected one of {', '.join(table)}{did_you_mean(name, table)}")
     parameters = inspect.signature(table[name]).parameters
     takes_view = next(iter(parameters), None) == "view"
-    # What is not a number, such as a table of frequencies, can only be given in Python.
+    # What is neither a number nor a name, such as a table of frequencies, can only be given in Python.
     known = {
         parameter.name: parameter.default
         for parameter in parameters.values()
-        if isinstance(parameter.default, int | float) and not takes_view
+        if isinstance(parameter.default, int | float | str) and not takes_view
     }
     given: dict[str, Any] = {}
     for option in options:
@@ -77,7 +77,8 @@ def build(spec: str, table: Mapping[str, Callable[..., Any]], kind: str) -> Any:
             takes = ", ".join(f"{key}={value}" for key, value in known.items()) or "no options"
             near = did_you_mean(key, known)
             raise ValueError(f"{kind} {name!r} has no option {option!r}: it takes {takes}{near}")
-        given[key] = _number(value, type(known[key]), f"{kind} {name!r}: {key}")
+        text = isinstance(known[key], str)
+        given[key] = value if text else _number(value, type(known[key]), f"{kind} {name!r}: {key}")
     return table[name] if takes_view else table[name](**given)
 
 

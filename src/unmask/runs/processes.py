@@ -25,11 +25,15 @@ PATIENCE = timedelta(minutes=10)
 """How long a process waits for the others. They differ by part of a step, or by a validation."""
 
 
-def start_accelerator(mixed_precision: str = "no", patience: timedelta = PATIENCE) -> Accelerator:
-    """The accelerator of this process, with a bound on how long it waits for the others."""
+def start_accelerator(mixed_precision: str = "no", patience: timedelta = PATIENCE, cpu: bool = False) -> Accelerator:
+    """The accelerator of this process, with a bound on how long it waits for the others.
+
+    ``cpu``: not on a GPU, even if there is one. Without GPUs it is needed for torchrun, whose processes would not find each other.
+    """
     from accelerate import Accelerator, InitProcessGroupKwargs
 
-    return Accelerator(mixed_precision=mixed_precision, kwargs_handlers=[InitProcessGroupKwargs(timeout=patience)])
+    waiting = InitProcessGroupKwargs(timeout=patience)
+    return Accelerator(mixed_precision=mixed_precision, cpu=cpu, kwargs_handlers=[waiting])
 
 
 def count_processes() -> int:
@@ -37,9 +41,14 @@ def count_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def current_group(patience: timedelta = PATIENCE) -> ProcessGroup | None:
-    """The processes of an ``accelerate launch``; None for a single process."""
-    return ProcessGroup(start_accelerator(patience=patience)) if count_processes() > 1 else None
+def is_first() -> bool:
+    """Whether this is the only process, or the first of several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def current_group(patience: timedelta = PATIENCE, cpu: bool = False) -> ProcessGroup | None:
+    """The processes of an ``accelerate launch`` or of torchrun; None for a single process."""
+    return ProcessGroup(start_accelerator(patience=patience, cpu=cpu)) if count_processes() > 1 else None
 
 
 @dataclass(frozen=True)
@@ -60,12 +69,6 @@ class ProcessGroup:
         """This process's share of ``count`` rows, contiguous."""
         return torch.arange(count).tensor_split(self.size)[self.accelerator.process_index]
 
-    def split_prompts(self, prompts: int) -> Int[Tensor, "p"]:
-        """This process's share of a training step, in which every process must have work."""
-        if prompts < self.size:
-            raise ValueError(f"{self.size} processes cannot share {prompts} prompts: use at least {self.size} prompts")
-        return self.split(prompts)
-
     def round_robin(self, items: Sequence[T]) -> Sequence[T]:
         """Every ``size``-th item: of sorted ones each process gets some of every kind."""
         return items[self.accelerator.process_index :: self.size]
@@ -77,17 +80,18 @@ class ProcessGroup:
         return [json.loads(line) for line in bytes(self.all_gather(sent)[0].tolist()).splitlines() if line]
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum over processes."""
+        """The sum over processes, on the device of the summand."""
         if self.size == 1:
             return tensor
-        return _exchange(lambda: self.accelerator.reduce(tensor, "sum"))  # pyright: ignore
+        sent = tensor.to(self.accelerator.device)  # NCCL sends what is on its GPU
+        return _exchange(lambda: self.accelerator.reduce(sent, "sum")).to(tensor.device)  # pyright: ignore
 
     def sum(self, value: float | int) -> float:
-        return self.all_reduce(torch.tensor(value, dtype=torch.float64, device=self.accelerator.device)).item()
+        return self.all_reduce(torch.tensor(value, dtype=torch.float64)).item()
 
     def mean(self, totals: dict[str, tuple[float, float]]) -> dict[str, float]:
         """Σ numerators / Σ denominators over processes, by name."""
-        both = self.all_reduce(torch.tensor(list(totals.values()), dtype=torch.float64, device=self.accelerator.device))
+        both = self.all_reduce(torch.tensor(list(totals.values()), dtype=torch.float64))
         return {name: above / (below or 1.0) for name, (above, below) in zip(totals, both.tolist(), strict=True)}
 
     def all_gather(self, mine: Tensor) -> tuple[Tensor, int]:

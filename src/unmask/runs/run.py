@@ -3,6 +3,7 @@
     folder/
       config.json                 the resolved configuration
       versions.json               what it ran on ("earlier": before a resumed run changed it)
+      inputs.json                 digests of the denoiser's and the policy's files that it reads
       metrics.jsonl               one JSON object a line, in the order of its "step"
       checkpoints/latest.json     which checkpoint counts
       checkpoints/step-XXXXXXXX/  state.safetensors (tensors) and state.json (the rest, with checksums)
@@ -30,22 +31,25 @@ import os
 import platform
 import secrets
 import shutil
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from safetensors.torch import load_file
 from torch import Tensor
 
-from unmask.runs.atomic import ASIDE, atomic_write, save_tensors, sync
+from unmask.runs.atomic import ASIDE, append, atomic_write, save_tensors, sync
 from unmask.runs.config import read
 from unmask.runs.jsonable import flatten, format_json, read_json, to_jsonable
 from unmask.runs.versions import versions
 
 LOG = logging.getLogger(__name__)
+OWN = ("config.json", "versions.json", "inputs.json", "metrics.jsonl", "samples.jsonl", ".lock")
+"""Files of a run that has produced nothing yet."""
 KEPT = 2  # the newest checkpoint, and one to fall back on
 
 
@@ -57,6 +61,17 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     state: dict[str, Any]
     skipped: tuple[str, ...] = ()
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Around what reads it: a part that is missing or of another shape is one error."""
+        try:
+            yield
+        except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+            lacking = (
+                f"lacks {error}" if isinstance(error, KeyError) else f"does not fit: {str(error).partition(chr(10))[0]}"
+            )
+            raise ValueError(f"the checkpoint of step {self.step} {lacking}; it is of another training") from error
 
 
 @dataclass(frozen=True)
@@ -80,11 +95,13 @@ class Run:
         config: Any,
         resume: bool = False,
         may_differ: Collection[str] = (),
+        inputs: Mapping[str, Any] | None = None,
     ) -> "Run":
         """Begin a run in `folder` with the dataclass `config`, or `resume` it (begin it if there is none).
 
         A resumed run must have the stored configuration but for the keys in `may_differ` ("steps"; "policy"
-        for "policy.width" and all its kin), whose new values replace the stored ones.
+        for "policy.width" and all its kin), whose new values replace the stored ones. `inputs` describes the
+        files behind names of the configuration ({"denoiser": {"sha256": ...}}); they must be the same, too.
         """
         if not dataclasses.is_dataclass(config) or isinstance(config, type):
             raise ValueError(f"expected the configuration as a dataclass instance, got {config!r}")
@@ -102,9 +119,13 @@ class Run:
             if present and "config.json" not in present:
                 raise ValueError(f"cannot resume {run.folder}: it has no config.json; name another folder")
             if present:
-                _refuse_changes(_stored_config(run.folder / "config.json"), new, may_differ, run.folder)
+                _refuse_changes(_stored(run.folder / "config.json"), new, may_differ, run.folder)
+            if present and inputs and (run.folder / "inputs.json").exists():
+                _refuse_other_files(_stored(run.folder / "inputs.json"), inputs, run.folder)
             run._sweep()
             atomic_write(run.folder / "config.json", format_json(new))
+            if inputs:
+                atomic_write(run.folder / "inputs.json", format_json(to_jsonable(inputs)))
             run._write_versions()
         return run
 
@@ -112,27 +133,53 @@ class Run:
     def lock(self) -> Iterator[None]:
         """Hold the folder: meanwhile no other process (nor another `lock` in this one) gets it.
 
-        The kernel lets go when the process ends, however it ends: a killed run leaves no stale lock.
+        The folder itself is locked, and a file in it that names the holder: deleting that file admits no other. The
+        kernel lets go when the process ends, however it ends: a killed run leaves no stale lock.
         """
-        with open(self.folder / ".lock", "a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                reason = f"{self.folder} is in use by {file.read() or 'another process'}"
-                raise ValueError(f"{reason}; wait for it to end, or name another folder") from None
+        with _open_lock(self.folder / ".lock") as file, _open_folder(self.folder) as folder:
+            for one in (file.fileno(), folder):
+                try:
+                    fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.seek(0)
+                    reason = f"{self.folder} is in use by {file.read(200) or 'another process'}"
+                    raise ValueError(f"{reason}; wait for it to end, or name another folder") from None
+                except OSError:  # a file system that locks no folders, as NFS: the file must do
+                    if one is not folder:
+                        raise
             file.truncate(0)
             file.write(f"process {os.getpid()} on {platform.node()}")
             file.flush()
             yield
 
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """`lock`; and if the work fails before it has produced anything, the next try may have another configuration."""
+        with self.lock():
+            try:
+                yield
+            except Exception:
+                self._clear_if_bare()
+                raise
+
+    def _clear_if_bare(self) -> None:
+        """Remove what was written, unless there are checkpoints, samples, records past the first or something unknown."""
+        unknown = [path for path in self.folder.iterdir() if path.name not in (*OWN, "tensorboard")]
+        samples = self.folder / "samples.jsonl"
+        if any(not path.is_dir() or any(path.iterdir()) for path in unknown) or (
+            samples.exists() and samples.stat().st_size
+        ):
+            return
+        if all(record.get("step") == 0 for record in self.metrics()):
+            for name in OWN:
+                (self.folder / name).unlink(missing_ok=True)
+            shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
+            for path in unknown:
+                path.rmdir()
+
     def log(self, record: Mapping[str, Any]) -> None:
         """Append `record`, which should have a "step" (see `rewind`), to metrics.jsonl in a single write."""
-        line = json.dumps(to_jsonable(record, finite=True)).encode() + b"\n"
-        path = self.folder / "metrics.jsonl"
-        with open(path, "ab", buffering=0) as file:
-            if file.write(line) != len(line):
-                raise OSError(f"could not write a whole line to {path}; is the disk full?")
+        append(self.folder / "metrics.jsonl", json.dumps(to_jsonable(record, finite=True)).encode() + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """The logged records; a torn line, as a killed process leaves it, is left out."""
@@ -235,7 +282,43 @@ class Run:
         atomic_write(path, format_json({**now, "earlier": earlier} if earlier else now))
 
 
-def _stored_config(path: Path) -> Any:
+def _open_lock(path: Path) -> IO[str]:
+    """The file of that name itself: what it is linked to would be emptied."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = open(os.open(path, flags, 0o666), "r+")  # noqa: SIM115
+    except OSError as error:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise ValueError(f"{path} is not a file of this run's: remove it") from None
+        raise error
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        file.close()
+        raise ValueError(f"{path} is not a file of this run's: remove it")
+    return file
+
+
+@contextmanager
+def _open_folder(folder: Path) -> Iterator[int]:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _refuse_other_files(stored: Any, new: Mapping[str, Any], folder: Path) -> None:
+    before, now = flatten(stored), flatten(to_jsonable(new))
+    if changed := sorted(key for key in before.keys() & now.keys() if before[key] != now[key]):
+        what = " and ".join(dict.fromkeys(key.partition(".")[0] for key in changed))
+        first = f"{changed[0]} was {str(before[changed[0]])[:16]}, now {str(now[changed[0]])[:16]}"
+        raise ValueError(
+            f"cannot resume {folder}: the files of the {what} have changed since it began ({first}); "
+            "restore them, or name another folder"
+        )
+
+
+def _stored(path: Path) -> Any:
     try:
         return read_json(path)
     except ValueError as error:
@@ -266,9 +349,12 @@ def _read_checkpoint(path: Path) -> Checkpoint:
     content = read_json(path / "state.json")
     if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
         raise ValueError("the checksum of state.json does not match")
+    step, state = content.get("step"), content.get("state")
+    if type(step) is not int or not isinstance(state, dict) or not isinstance(content.get("tensors"), str):
+        raise ValueError("state.json lacks its step, its state or the checksum of its tensors")
     if _checksum(path / "state.safetensors") != content["tensors"]:
         raise ValueError("the checksum of state.safetensors does not match")
-    return Checkpoint(content["step"], load_file(path / "state.safetensors"), content["state"])
+    return Checkpoint(step, load_file(path / "state.safetensors"), state)
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:

@@ -11,19 +11,30 @@ from safetensors import SafetensorError
 from unmask.assets import POLICIES
 from unmask.decoding.protocols import Denoiser, Scheduler
 from unmask.denoisers.checkpoint import Checkpoint, read_json, require_plausible_size
-from unmask.denoisers.transformer import LARGEST_GRID
+from unmask.denoisers.config import LARGEST_GRID
+from unmask.denoisers.hub import digest
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
 from unmask.schedulers.general import least_weights
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 
 SCHEDULERS = EntryPoints("unmask.schedulers")
+BY_DENOISER = ("sas", "sas-general")
+"""Names of shipped policies that the denoiser completes."""
 """Name → the scheduler, or a function of its options."""
+NAME = "unmask_name"
+"""The key of ``config.json`` in which ``unmask models`` keeps a model's name."""
 
 
 def list_policies() -> list[str]:
     """The learned policies inside the package."""
     return sorted(path.parent.name for path in POLICIES.glob("*/model.safetensors"))
+
+
+def published_name(denoiser: str) -> str:
+    """The name of a denoiser whose folder may have any: ``unmask models`` leaves it in the configuration."""
+    file = Path(denoiser) / "config.json"
+    return str(read_json(file).get(NAME, denoiser)) if file.exists() else denoiser
 
 
 def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: str = "") -> Scheduler:
@@ -33,12 +44,10 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
     ``sas-general`` is the shipped general one.
     With ``denoiser``, a policy that was trained for another is refused, and one that fits is moved to the same device.
     """
-    by_denoiser = spec in ("sas", "sas-general")
-    name = f"{spec}-{denoiser_name}" if by_denoiser and denoiser_name else spec
-    for folder in (POLICIES / name, Path(name) / "policy", Path(name)):
-        if (folder / "model.safetensors").exists() and (folder / "config.json").exists():
-            return _load_policy(folder, denoiser)
-    if by_denoiser:
+    folder = _find_policy(spec, denoiser_name)
+    if folder is not None:
+        return _load_policy(folder, denoiser)
+    if spec in BY_DENOISER:
         known = ", ".join(list_policies()) or "none"
         raise ValueError(
             f"no policy {spec} ships for the denoiser {denoiser_name!r}: learn one with unmask train; shipped are {known}"
@@ -46,13 +55,42 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
     return build(spec, SCHEDULERS, "scheduler")
 
 
-def _load_policy(folder: Path, denoiser: Denoiser | None) -> OrderPolicy:
+def load_head(purpose: str, name: str, denoiser: Denoiser) -> OrderPolicy:
+    """A head (:mod:`.heads`) by its shipped name, its folder, or the run that trained it; by default the shipped one."""
+    own = name or f"{purpose}-{getattr(denoiser, 'name', '')}"
+    folder = _find_policy(own, "")
+    if folder is not None:
+        return _load_policy(folder, denoiser, purpose)
+    known = ", ".join(policy for policy in list_policies() if policy.startswith(f"{purpose}-")) or "none"
+    raise ValueError(
+        f"no {purpose} head {own!r}: learn one with unmask train (objective {purpose!r}) and name its folder with the option head; "
+        f"shipped are {known}"
+    )
+
+
+def describe_policy(spec: str, denoiser_name: str = "") -> dict[str, str]:
+    """What a run stores of a learned policy's files: their digest. Nothing for a heuristic, which has none."""
+    folder = _find_policy(spec, denoiser_name)
+    return {} if folder is None else {"sha256": digest([folder / "config.json", folder / "model.safetensors"])}
+
+
+def _find_policy(spec: str, denoiser_name: str) -> Path | None:
+    name = f"{spec}-{published_name(denoiser_name)}" if spec in BY_DENOISER and denoiser_name else spec
+    folders = (POLICIES / name, Path(name) / "policy", Path(name))
+    return next(
+        (one for one in folders if (one / "model.safetensors").exists() and (one / "config.json").exists()), None
+    )
+
+
+def _load_policy(folder: Path, denoiser: Denoiser | None, purpose: str = "order") -> OrderPolicy:
     _check_config(folder)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # the hub's loader prints, a library does not
             policy = OrderPolicy.from_pretrained(str(folder), strict=True)
     except (OSError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"{folder} is not an order policy: {str(error).strip().splitlines()[0]}") from error
+    if policy.config.purpose != purpose:
+        raise ValueError(f"{folder} was learned for another purpose: expected {purpose}, got {policy.config.purpose}")
     policy.requires_grad_(False).eval()
     return policy if denoiser is None else policy.check(denoiser).to(getattr(denoiser, "device", "cpu"))
 
@@ -71,6 +109,7 @@ def _check_config(folder: Path) -> None:
     square = 0 if config.kind == "hidden" else config.width**2
     embedded = (config.vocab_size + (config.length or 0)) * config.width if config.tokens else 0
     least = {"hidden": config.hidden_width * config.width, "grid": 0}.get(config.kind, embedded)
-    require_plausible_size(least + max(1, layered) * square, Checkpoint(folder).shapes, folder / "model.safetensors")
+    shapes = Checkpoint(folder).shapes
+    require_plausible_size(least + max(1, layered) * square, shapes, folder / "model.safetensors", layered)
     if config.size is not None and not 1 <= config.size <= LARGEST_GRID:
         raise ValueError(f"{folder / 'config.json'}: size must be in 1 .. {LARGEST_GRID}, got {config.size}")

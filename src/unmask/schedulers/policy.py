@@ -26,6 +26,7 @@ from unmask.schedulers.networks import MLP, Attentive, Grid, Projection
 
 FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
 KINDS = ("general", "mlp", "transformer", "hidden", "grid")
+PURPOSES = ("order", "doubt", "pace")
 BASES: dict[str, Callable[[View], Float[Tensor, "b L"]]] = {
     "confidence": heuristics.confidence,
     "uncertainty": heuristics.uncertainty,
@@ -46,8 +47,8 @@ class PolicyConfig:
     ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid and the general kind
     read the whole distribution of a position, not only its statistics. ``states``: the general kind goes on from the denoiser's
     states; without them it reads prices alone. ``blocks``: the shape of its blocks. ``blockwise``: in blocks, a policy reads the
-    prices of its block alone, and the head is not computed for the rest. ``denoiser``, ``vocab_size``, ``mask_id`` and ``length``
-    say what it fits.
+    prices of its block alone, and the head is not computed for the rest. ``purpose``: an order, or what a head says of each token
+    (:mod:`.heads`). ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
     """
 
     kind: str = "grid"
@@ -69,6 +70,7 @@ class PolicyConfig:
     mask_id: int = 0
     hidden_width: int = 0
     denoiser: str = ""
+    purpose: str = "order"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))  # JSON brings a list
@@ -76,6 +78,7 @@ class PolicyConfig:
             ("kind", (self.kind,), KINDS),
             ("features", self.features, FEATURES),
             ("base", (self.base,), BASES),
+            ("purpose", (self.purpose,), PURPOSES),
         ):
             if unknown := [value for value in values if value not in known]:
                 near = did_you_mean(unknown[0], known)

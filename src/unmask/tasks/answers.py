@@ -10,6 +10,7 @@ import re
 from fractions import Fraction
 
 NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|-?\.\d+")
+MOST_DIGITS = 4000
 ENDS = re.compile(r"<\|endoftext\|>|<\|eot_id\|>|<\|im_end\|>|</s>")
 ANSWER_IS = re.compile(r"answer\s*(?:is|:|=)\s*", re.IGNORECASE)
 FENCE = re.compile(r"```[ \t]*([\w+-]*)[ \t]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
@@ -46,13 +47,18 @@ def find_tagged(text: str) -> str | None:
 def find_number(text: str, last: bool = True) -> Fraction | None:
     """The last number of a text, or the first."""
     found = NUMBER.findall(text)
-    return Fraction(found[-1 if last else 0].replace(",", "")) if found else None
+    return _read_number(found[-1 if last else 0]) if found else None
+
+
+def _read_number(digits: str) -> Fraction | None:
+    """None for a number of thousands of digits, which Python refuses to read and no problem has."""
+    return Fraction(digits.replace(",", "")) if len(digits) <= MOST_DIGITS else None
 
 
 def find_strict_number(text: str) -> Fraction | None:
     """The number after ``####``, as GSM8K writes it; nothing else counts."""
     found = re.search(r"####\s*\$?\s*(" + NUMBER.pattern + ")", text)
-    return Fraction(found.group(1).replace(",", "")) if found else None
+    return _read_number(found.group(1)) if found else None
 
 
 def extract_number(text: str) -> Fraction | None:
@@ -79,7 +85,7 @@ def _numeric(held: str) -> Fraction | None:
     r"""The number in a box: ``\frac{1}{2}``, ``\$1,200``, ``5 \text{ apples}``; of ``3 + 4 = 7`` the right side."""
     right = held.rpartition("=")[2]
     quotient = re.fullmatch(r"\s*(-?)\s*\\[dt]?frac\{(-?\d+)\}\{(-?\d+)\}\s*", right)
-    if quotient and int(quotient[3]):
+    if quotient and len(right) <= MOST_DIGITS and int(quotient[3]):
         return Fraction(int(f"{quotient[1]}1") * int(quotient[2]), int(quotient[3]))
     return find_number(right.replace("{,}", ",").replace("\\,", "").replace("\\!", ""), last=False)
 
@@ -132,6 +138,8 @@ def math_equal(one: str | None, other: str | None) -> bool:
 
 
 def _value(text: str) -> Fraction | None:
+    if len(text) > MOST_DIGITS:
+        return None
     quotient = re.fullmatch(r"(-?)\\frac\{(-?\d+)\}\{(-?\d+)\}|(-?\d+)/(\d+)", text)
     if quotient and quotient[4] is None and int(quotient[3]):
         return Fraction(int(f"{quotient[1]}1") * int(quotient[2]), int(quotient[3]))

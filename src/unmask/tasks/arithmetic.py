@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -43,6 +44,7 @@ class Sums(TextProblemKind):
 
     prompt_width: ClassVar[int] = 4 * MOST_LINES
     lengths: ClassVar[tuple[int, ...]] = (40, 48, 56)
+    options: ClassVar[Mapping[str, str]] = {"least": "The fewest lines of a problem.", "most": "The most lines."}
 
     least: int = LEAST_LINES
     most: int = MOST_LINES

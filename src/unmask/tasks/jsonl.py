@@ -1,35 +1,36 @@
 """Text to learn an order on: JSON lines of ``{"prompt", "completion"}``, tokenised by the denoiser's own tokenizer.
 
-``B`` rows, ``L`` positions. A canvas, two rows, five positions per answer; ``·`` is padding, ``▁`` hidden, ``▒`` stays hidden::
+``B`` rows, ``L`` positions. A canvas, two rows, five positions per answer; ``·`` is padding, ``▁`` hidden::
 
-    · · the cat │ ▁ ▁ ▁ ▒ ▒        sat down <end>
-    on the mat  │ ▁ ▁ ▁ ▁ ▒        they all sat <end>
+    · · the cat │ ▁ ▁ ▁ ▁ ▁        sat down <end>
+    on the mat  │ ▁ ▁ ▁ ▁ ▁        they all sat <end>
                 └ the region, of the same length in all rows
 
-Positions behind the end token stay hidden, are no candidates and earn no reward: an order that reveals them first gives away the
-length of the answer. A canvas without them (``pads="left_out"``) gives it away from the start. Denoisers without end tokens (such
-as BERT) get canvases of the answer's own length, followed by the tokenizer's closing tokens.
+The policy sees what it will see in decoding: masks in the whole region (``pads``, :mod:`unmask.tasks.pads`). Denoisers without end
+tokens (such as BERT) get canvases of the answer's own length, followed by the tokenizer's closing tokens.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
-from unmask.generation.alignment import align_rows, filler_id
+from unmask.generation.alignment import AlignedRows, align_rows, filler_id
 from unmask.generation.text_canvas import Prompt, Tokenizer, as_turns, encode_prompt, is_conversation, load_tokenizer
+from unmask.runs.config import Share
 from unmask.runs.jsonable import read_json_lines
 from unmask.tasks.kinds import EvaluationRequest, EvaluationSet, TaskKind, shuffle_rows
+from unmask.tasks.pads import DEFAULT, Pads, lay_pads
 
 EVALUATION_LENGTH = 4096
 """The most tokens of a completion in an evaluation; the denoiser's own limit applies too."""
@@ -50,7 +51,8 @@ class TextData(TaskKind):
 
     ``length``: positions for an answer and its end token; ``prompt_length``: the most tokens of a prompt. A longer example is an
     error. ``chat`` applies the tokenizer's chat template. A ``held_out`` share of the prompts, by a hash, is for validation, unless
-    the run names another file for it. ``pads``: "hidden" or "left_out". ``tokenizer`` names another folder than the denoiser's.
+    the run names another file for it. ``pads`` says what the positions behind the end token are, ``pad_weight`` how much revealing
+    one of them counts where they are candidates. ``tokenizer`` names another folder than the denoiser's.
     """
 
     kind: Literal["text"] = "text"
@@ -58,7 +60,8 @@ class TextData(TaskKind):
     length: int = 512
     prompt_length: int = 2048
     chat: bool = False
-    pads: Literal["hidden", "left_out"] = "hidden"
+    pads: Pads = DEFAULT
+    pad_weight: Share = 1.0
     held_out: float = 0.05
     tokenizer: str = ""
     seed: int = 0
@@ -76,11 +79,10 @@ class TextData(TaskKind):
             raise ValueError('the text has no file: name JSON lines of {"prompt": …, "completion": …} (--data)')
         return TextProblems(self, denoiser, load_tokenizer(self.tokenizer or name))
 
-    @classmethod
-    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+    def evaluation(self, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
         """All examples of the file, each in a canvas of its answer's own length."""
-        file = cls.require_file(request)
-        data = cls(file=file, length=EVALUATION_LENGTH, pads="left_out", held_out=0.0, seed=request.seed)
+        file = self.require_file(request)
+        data = replace(self, file=file, length=EVALUATION_LENGTH, pads="left_out", held_out=0.0, seed=request.seed)
         tokenizer = load_tokenizer(name)
         task = data.problems(denoiser, name).held_out(request.limit, file)
         return EvaluationSet(denoiser, task, lambda token: tokenizer.decode([token]))
@@ -165,7 +167,7 @@ class TextProblems:
 
 @dataclass(frozen=True, eq=False)
 class TextTask:
-    """Examples as a Task. ``candidates`` are the positions of the answer and its end token."""
+    """Examples as a Task."""
 
     data: TextData
     denoiser: Denoiser
@@ -222,23 +224,27 @@ class TextTask:
         return before, answer, after
 
     def canvas(self, rows: Sequence[int]) -> Canvas:
+        aligned, answer = self._align(rows)
+        tokens = aligned.tokens.masked_fill(aligned.region, self.denoiser.mask_id)
+        whole = Canvas(tokens, aligned.tokens, aligned.region, aligned.attention)
+        return lay_pads(whole, answer, self.data.pads, self.data.pad_weight)
+
+    def _align(self, rows: Sequence[int]) -> tuple[AlignedRows, Bool[Tensor, "B L"]]:
+        """Prompts and answers as one batch, and where the answers with their end tokens are."""
         chosen = [self.rows[row] for row in rows]
-        padded = self.end is not None and self.data.pads == "hidden"
+        padded = self.end is not None and self.data.pads != "left_out"
         filler = [filler_id(self.denoiser)] * (self.data.length if padded else 0)
         aligned = align_rows(
             self.denoiser, [(before, [*answer, *filler[len(answer) :]], after) for before, answer, after in chosen]
         )
         _require_length(aligned.tokens.shape[1], self.denoiser)
         ends = aligned.start + torch.tensor([len(answer) for _, answer, _ in chosen])
-        candidates = aligned.region & (torch.arange(aligned.tokens.shape[1]) < ends[:, None])
-        tokens = aligned.tokens.masked_fill(aligned.region, self.denoiser.mask_id)
-        return Canvas(tokens, aligned.tokens, aligned.region, aligned.attention, candidates)
+        return aligned, aligned.region & (torch.arange(aligned.tokens.shape[1]) < ends[:, None])
 
     def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict:
         """Exact: every token of the answer and its end token. Share: the part of them that is right."""
-        canvas = self.canvas(rows)
-        assert canvas.candidates is not None
-        return Verdict.of(tokens, canvas.truth, canvas.candidates)
+        aligned, answer = self._align(rows)
+        return Verdict.of(tokens, aligned.tokens, answer)
 
     def stratum(self, row: int) -> str:
         """By the length of the answer, in powers of two."""

@@ -12,7 +12,7 @@ A preset's ``[data]`` with that ``kind``, ``unmask train``, ``finetune``, ``pret
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Union, runtime_checkable
@@ -52,48 +52,65 @@ class Problems(Protocol):
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """The first ``limit`` problems of the file ``data``, or generated ones of the test split; ``clues`` is an option of Sudoku."""
+    """The first ``limit`` problems of the file ``data``, or generated ones of the test split."""
 
     data: Path | None = None
     limit: int = 200
     seed: int = 0
-    clues: str | None = None
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture of an answer: an SVG whose elements have the classes ``atom-0``, ``atom-1``, …, and (position, atom) pairs."""
+
+    svg: str
+    parts: tuple[tuple[int, int], ...]
+
+
+Draw = Callable[[Sequence[int], Mapping[int, float]], Drawing | None]
+"""``draw(tokens, when)``: ``when`` has the positions that were revealed, 0 for the first step to 1 for the last."""
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Problems that fit a denoiser, and how traces show them: the text of a token, and the shape of a board (None: text)."""
+    """Problems that fit a denoiser, and how traces show them: the text of a token, the shape of a board (None: text), a picture."""
 
     denoiser: Denoiser
     task: Task
     label_token: Callable[[int], str] = str
     grid: Grid | None = None
+    draw: Draw | None = None
 
 
 class TaskKind(ABC):
     """A kind of problem: a preset's ``[data]`` table.
 
     ``preset`` is the default of ``unmask train --task``; ``schedulers`` are those that ``unmask evaluate`` compares by default.
+    ``options``, name → help, are the fields that its evaluations honour: ``unmask evaluate --task`` takes them.
     """
 
     kind: str
     seed: int
     preset: ClassVar[str | None] = None
     schedulers: ClassVar[tuple[str, ...]] = ("random", "left_to_right", "confidence", "margin", "entropy")
-    has_clues: ClassVar[bool] = False
+    options: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def problems(self, denoiser: Denoiser, name: str) -> Problems:
         """Training and held-out problems for the denoiser of that name; a denoiser that does not fit is a ValueError."""
 
-    @classmethod
-    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+    def evaluation(self, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
         """Problems to evaluate on: by default the split ``test`` of :meth:`problems`."""
         if request.data is not None:
-            data = cls().with_file(str(request.data))
+            data = self.with_file(str(request.data))
         else:
-            data = replace(cls(), seed=request.seed)  # pyright: ignore[reportArgumentType]
+            data = replace(self, seed=request.seed)  # pyright: ignore[reportArgumentType]
         return EvaluationSet(denoiser, data.problems(denoiser, name).held_out(request.limit, "test"))
+
+    @classmethod
+    def fit(cls, denoiser: Denoiser, name: str) -> dict[str, Any]:
+        """The fields that the denoiser decides."""
+        return {}
 
     @property
     def problem_count(self) -> int | None:
@@ -127,6 +144,9 @@ class GeneratedKind(TaskKind):
     @abstractmethod
     def first(self, count: int) -> GeneratedKind:
         """The same data with at most ``count`` problems: the first of the longer corpus."""
+
+    def save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer of these problems, if they are text, beside a denoiser that was trained on them."""
 
 
 DEFAULT_PRESET = "default"
@@ -168,12 +188,17 @@ def require_kind(data: TaskKind, task: str) -> None:
         raise ValueError(f"the preset is for {data.kind}, not for {task}: name a preset of {task}, or leave --task out")
 
 
-def evaluation_set(task: str, denoiser_name: str, request: EvaluationRequest) -> EvaluationSet:
-    """Load the denoiser and the problems of a task that fit it."""
-    kind = find_kind(task)
-    if request.clues is not None and not kind.has_clues:
-        raise ValueError(f"--clues is for Sudoku: {task} problems have none")
-    return kind.evaluation(load_denoiser(denoiser_name), denoiser_name, request)
+def evaluation_set(
+    task: str,
+    denoiser_name: str,
+    request: EvaluationRequest,
+    options: Mapping[str, Any] | None = None,
+    **loading: Any,
+) -> EvaluationSet:
+    """Load the denoiser by ``load_denoiser(…, **loading)`` and the problems that fit it; ``options`` are some of the kind's."""
+    kind, denoiser = find_kind(task), load_denoiser(denoiser_name, **loading)
+    data = kind(**kind.fit(denoiser, denoiser_name), **(options or {}))
+    return data.evaluation(denoiser, denoiser_name, request)
 
 
 def shuffle_rows(seed: int, step: int, batch: int, count: int) -> Int[Tensor, "B"]:

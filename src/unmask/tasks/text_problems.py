@@ -10,8 +10,8 @@ The region has one of the task's ``lengths``: a denoiser is trained on all of th
 the answer.
 
 The padding behind the end is hidden and predicted like any token in pretraining and in decoding: a denoiser that was never trained
-there would predict anything. In canvases to learn an order on it stays hidden and is no candidate, since revealing it first gives
-away the length of the answer. Tasks never state where the answer ends.
+there would predict anything. ``pads`` says what it is in canvases to learn an order on (:mod:`unmask.tasks.pads`). Tasks never
+state where the answer ends.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
+from unmask.generation.characters import CharacterTokenizer
+from unmask.runs.config import Share
 from unmask.tasks.kinds import KINDS, EvaluationRequest, EvaluationSet, GeneratedKind
+from unmask.tasks.pads import DEFAULT, Pads, lay_pads
 from unmask.tasks.sudoku.symmetry import SPLITS
-from unmask.tasks.vocabulary import END, MASK, PAD, VOCABULARY, decode, draw_tokens, encode
+from unmask.tasks.vocabulary import END, MASK, PAD, PIECES, SPECIAL, VOCABULARY, decode, draw_tokens, encode
 
 SHARES = (0.90, 0.05)
 """Of the training and the validation split; the rest is the test split."""
@@ -67,7 +70,8 @@ class TextProblemKind(GeneratedKind):
     Held-out splits hold no ``form`` twice: an interval over copies would be too narrow.
 
     ``length``: the width of the answer's region, one of ``lengths``, the shortest first. None: training cycles through them from
-    step to step, and a task takes the shortest.
+    step to step, and a task takes the shortest. ``pads`` says what the padding is to a policy that is trained, and ``pad_weight``
+    how much revealing it counts where it is a candidate.
     """
 
     prompt_width: ClassVar[int]
@@ -77,6 +81,8 @@ class TextProblemKind(GeneratedKind):
     split: str = "train"
     seed: int = 0
     length: int | None = None
+    pads: Pads = DEFAULT
+    pad_weight: Share = 1.0
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
@@ -136,6 +142,9 @@ class TextProblemKind(GeneratedKind):
             "grid": None,
         }
 
+    def save_tokenizer(self, folder: Path) -> None:
+        CharacterTokenizer(SPECIAL + PIECES, len(SPECIAL), PAD, self.prompt_width).save(folder)
+
     def problems(self, denoiser: Denoiser, name: str) -> TextProblemSet:
         self.check(denoiser, name)
         return TextProblemSet(self)
@@ -159,14 +168,13 @@ class TextProblemKind(GeneratedKind):
     def first(self, count: int) -> TextProblemKind:
         return replace(self, count=min(self.count, count))
 
-    @classmethod
-    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+    def evaluation(self, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
         """Problems of the test split, or the first of a file where such files exist."""
-        cls.check(denoiser, name)
+        self.check(denoiser, name)
         if request.data is not None:
-            task = cls.read(request.data, request.limit)
+            task = self.read(request.data, request.limit)
         else:
-            task = TextProblemTask.generate(cls(count=request.limit, split="test", seed=request.seed))
+            task = TextProblemTask.generate(replace(self, count=request.limit, split="test", seed=request.seed))
         return EvaluationSet(denoiser, task, lambda token: draw_tokens([token]))
 
     @classmethod
@@ -179,8 +187,8 @@ class TextProblemKind(GeneratedKind):
         target = self.rows[(torch.arange(batch) + step * batch) % self.count, : self.prompt_width + length]
         canvas = hide_answers(target, self.prompt_width)
         ended = (target == END).long().cumsum(1)
-        candidates = (canvas.tokens == MASK) & ((ended == 0) | (target == END))
-        return Canvas(canvas.tokens, target, canvas.region, candidates=candidates)
+        answer = (canvas.tokens == MASK) & ((ended == 0) | (target == END))
+        return lay_pads(canvas, answer, self.pads, self.pad_weight)
 
 
 @dataclass(frozen=True)

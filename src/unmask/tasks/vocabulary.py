@@ -22,6 +22,8 @@ import re
 from collections.abc import Sequence
 
 MASK, PAD, END = 0, 1, 2
+SPECIAL = ("_", "·", ".")
+"""Of the three, as a tokenizer writes them."""
 NUMERALS = ("12345", "ⅠⅡⅢⅣⅤ", "①②③④⑤", "一二三四五")
 """Notations of the numbers from 1 to 5."""
 PIECES = (

@@ -17,11 +17,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -129,6 +129,7 @@ class AntibodyData(TaskKind):
     seed: int = 0
 
     preset = "sas-antibody-sapiens-h"
+    options: ClassVar[Mapping[str, str]] = {"cdrs": "Which CDRs are hidden: all, 1, 2 or 3."}
 
     def __post_init__(self) -> None:
         if self.cdrs not in CDRS:
@@ -143,10 +144,10 @@ class AntibodyData(TaskKind):
             raise ValueError("the antibodies have no file: name a CSV file with columns name and sequence (--data)")
         return AntibodyProblems(self, denoiser, load_tokenizer(name))
 
-    @classmethod
-    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+    def evaluation(self, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
         """The test split of the file; its seed is the default, as in training."""
-        task = cls(file=cls.require_file(request)).problems(denoiser, name).held_out(request.limit, "test")
+        data = replace(self, file=self.require_file(request))
+        task = data.problems(denoiser, name).held_out(request.limit, "test")
         return EvaluationSet(denoiser, task, lambda token: task.tokenizer.decode([token]))
 
     def split(self, chains: Sequence[Chain]) -> dict[str, list[Chain]]:

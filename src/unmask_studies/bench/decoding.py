@@ -44,6 +44,7 @@ QUICK = DecodingBench(width=128, layers=2, prompt=16, length=16, block=8, steps=
 
 def measure_decoding(config: DecodingBench) -> Iterator[Finding]:
     """Their time over ours. Raises where the tokens differ: a ratio of two different answers means nothing."""
+    loops.require_published()
     plain = backbone(llada_like(config.width, config.layers))
     shifted = _shift(plain)
     prompt = random_tokens(plain, 1, config.prompt, hidden=0, seed=3)
@@ -81,7 +82,7 @@ def most_saved(shape: TransformerConfig, canvas: int, block: int) -> float:
 
 def list_sources() -> dict[str, str]:
     """Which loops run: the published files, or the plain ones written here."""
-    return {name: "published file" if os.environ.get(name) else "plain loop" for name in loops.VARIABLES}
+    return {name: "published file" if os.environ.get(name) else "plain loop" for name in loops.PUBLISHED}
 
 
 def _shift(denoiser: Transformer) -> Transformer:

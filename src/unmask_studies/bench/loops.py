@@ -1,8 +1,9 @@
 """Published decoding loops, to be timed on the same weights as ours: LLaDA's, Dream's and Fast-dLLM's with its dual cache.
 
 Where ``UNMASK_LLADA_DECODER`` (LLaDA's ``generate.py``), ``UNMASK_DREAM_DECODER`` (Dream's ``generation_utils.py``) or
-``UNMASK_FAST_DLLM_DECODER`` (``llada/generate.py`` of Fast-dLLM) name a file, that file runs. Otherwise plain loops written here
-do, which compute what theirs compute: the head over every position that goes through the model. One canvas, temperature 0.
+``UNMASK_FAST_DLLM_DECODER`` (``llada/generate.py`` of Fast-dLLM) name a file, or a checkout that has it, that file runs. Otherwise
+plain loops written here do, which compute what theirs compute: the head over every position that goes through the model. One
+canvas, temperature 0.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,7 +23,12 @@ from torch import Tensor
 from unmask.decoding.kv_store import KVStore
 from unmask.denoisers.transformer import Transformer
 
-VARIABLES = ("UNMASK_LLADA_DECODER", "UNMASK_DREAM_DECODER", "UNMASK_FAST_DLLM_DECODER")
+PUBLISHED = {
+    "UNMASK_LLADA_DECODER": (("generate.py",), "generate"),
+    "UNMASK_DREAM_DECODER": (("generation_utils.py", "dream/model/generation_utils.py"), "DreamGenerationMixin"),
+    "UNMASK_FAST_DLLM_DECODER": (("llada/generate.py", "generate.py"), "generate_with_dual_cache"),
+}
+"""Variable → where a checkout has the file, and the name that is used of it."""
 
 
 class AsPublished:
@@ -54,23 +61,38 @@ class AsPublished:
         return SimpleNamespace(logits=self.denoiser.logits(states), past_key_values=past_key_values)
 
 
+def require_published() -> None:
+    """Import every file that an environment variable names: one that is missing or lacks its neighbours fails now, not later."""
+    for variable in PUBLISHED:
+        load_published(variable)
+
+
 def load_published(variable: str) -> ModuleType | None:
-    """The module that an environment variable names, run as it is; None without one."""
+    """The module that an environment variable names, by its file or by the checkout that holds it; None without one."""
     where = os.environ.get(variable)
-    if not where:
-        return None
-    path = Path(where)
+    return _import(variable, where) if where else None
+
+
+@cache
+def _import(variable: str, where: str) -> ModuleType:
+    places, name = PUBLISHED[variable]
+    found = [Path(where)] if Path(where).is_file() else [Path(where) / place for place in places]
+    path = next((place for place in found if place.is_file()), None)
+    if path is None:
+        raise ValueError(f"{variable} must name a Python file, or a checkout with {' or '.join(places)}, got {where}")
     spec = importlib.util.spec_from_file_location(f"published_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if spec is None or spec.loader is None:
         raise ValueError(f"{variable} must name a Python file, got {where}")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))  # Fast-dLLM imports its neighbours
     try:
         spec.loader.exec_module(module)
     except ImportError as error:
-        raise ValueError(f"{variable} names {where}, which cannot be imported: {error}") from error
+        raise ValueError(f"{variable} names {where}, which cannot be imported: {error}; name its checkout") from error
     finally:
         sys.path.remove(str(path.parent))
+    if not hasattr(module, name):
+        raise ValueError(f"{variable} names {path}, which has no {name}: expected the published file")
     return module
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ from rich.text import Text
 from tyro.conf import Positional
 
 from unmask.cli.shell import console, find_option, progress_bar, quote_command, with_config
+from unmask.runs.processes import current_group
 from unmask_studies.catalogue import list_studies, load_study
 from unmask_studies.study import Done, Findings, conclude, run_study
 from unmask_studies.tables import Cell
+
+PATIENCE = timedelta(days=2)
+"""How long a process of a shared study waits for the others to finish their shares."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Study:
     $ unmask study sudoku --quick
     $ unmask study sudoku --data rao_5000.csv --out runs/study/sudoku
     $ unmask study ablations --runs runs --no-train
+    $ accelerate launch --num_processes 4 -m unmask study llada --denoiser GSAI-ML/LLaDA-8B-Instruct --resume
 
     A study consists of pieces. Each is kept when it is complete: a study that was killed continues with --resume. Besides these
     options a study has its own, the fields of its preset: `unmask study NAME --help` shows them.
@@ -60,8 +66,13 @@ class Study:
         (declared,) = (one for one in fields(self) if one.name == "config")
         study = self._change_sets(getattr(self, "config"), declared.default)  # noqa: B009
         folder = self.out or Path("runs") / "study" / (f"{self.name}-quick" if self.quick else self.name)
-        for _ in _show(run_study(study, folder, self.resume, self.reuse)):
+        processes = current_group(PATIENCE, study.on_cpu) if study.shared else None
+        for table in tables(Findings(study.plan())):
+            console.print(table)
+        for _ in _show(run_study(study, folder, self.resume, self.reuse, processes)):
             pass
+        if processes is not None and not processes.is_first:
+            return  # the first process has the results
         findings = conclude(study, folder, self.name, quote_command())
         for table in tables(findings):
             console.print(table)

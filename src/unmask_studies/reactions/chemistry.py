@@ -29,6 +29,12 @@ def canonicalize(smiles: str) -> str | None:
     return None if molecule is None else _rdkit().MolToSmiles(molecule)
 
 
+def require_molecule(smiles: str) -> None:
+    """Refuse what is written in the letters of SMILES but is no molecule: an open ring, an impossible valence."""
+    if canonicalize(smiles) is None:
+        raise ValueError(f"not a valid molecule: {smiles[:80]!r}")
+
+
 def same_molecule(first: str, second: str) -> bool:
     """Whether both SMILES are valid and write the same molecule."""
     canonical = canonicalize(first)
@@ -49,9 +55,8 @@ def conserves_atoms(reactants: str, product: str) -> bool:
 
 def find_fragments(smiles: str) -> list[frozenset[int]]:
     """Sets of atom indices that a chemist would leave open: each ring system, and each substituent of a ring."""
+    require_molecule(smiles)
     molecule = parse_molecule(smiles)
-    if molecule is None:
-        raise ValueError(f"not a valid molecule: {smiles[:80]!r}")
     return [*_ring_systems(molecule), *_substituents(molecule)]
 
 
@@ -96,14 +101,12 @@ def draw_molecule(
     """An SVG drawing, atoms filled with the given colours (index → red, green, blue in 0 … 1)."""
     from rdkit.Chem.Draw import rdMolDraw2D  # pyright: ignore[reportMissingImports]
 
+    require_molecule(smiles)
     molecule = parse_molecule(smiles)
-    if molecule is None:
-        raise ValueError(f"not a valid molecule: {smiles[:80]!r}")
     drawer = rdMolDraw2D.MolDraw2DSVG(*size)
     drawer.drawOptions().clearBackground = False
-    atoms = [index for index in colours if index < molecule.GetNumAtoms()]
     rdMolDraw2D.PrepareAndDrawMolecule(
-        drawer, molecule, highlightAtoms=atoms, highlightAtomColors={i: colours[i] for i in atoms}, highlightBonds=[]
+        drawer, molecule, highlightAtoms=list(colours), highlightAtomColors=dict(colours), highlightBonds=[]
     )
     drawer.FinishDrawing()
     return drawer.GetDrawingText()

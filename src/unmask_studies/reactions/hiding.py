@@ -12,12 +12,12 @@ from unmask.decoding.draws import counter_uniform
 from unmask_studies.reactions.chemistry import atom_places, find_fragments
 from unmask_studies.reactions.smiles import ARROW, molecule_spans
 
-Hide = Literal["random", "span", "fragment", "product", "reactant"]
+Part = Literal["random", "span", "fragment", "product", "reactant"]
 SHARE_NOISE, PLACE_NOISE = 101, 102
 """Purposes of the draws: which tokens of a share, where a span begins or which fragment."""
 
 
-def choose_hidden(tokens: Sequence[str], hide: Hide, share: float, seed: int, row: int) -> list[int]:
+def choose_hidden(tokens: Sequence[str], part: Part, share: float, seed: int, row: int) -> list[int]:
     """The places of the hidden tokens of ``reactants>>product``, in rising order; at least one.
 
     ``random``: a ``share`` of the product's tokens, anywhere. ``span``: the same number, next to each other. ``fragment``: the
@@ -27,16 +27,16 @@ def choose_hidden(tokens: Sequence[str], hide: Hide, share: float, seed: int, ro
     begin = list(tokens).index(ARROW) + 1
     product = list(range(begin, len(tokens)))
     count = min(len(product), max(1, round(share * len(product))))
-    if hide == "product":
+    if part == "product":
         return product
-    if hide == "random":
+    if part == "random":
         keys = counter_uniform(seed, row, SHARE_NOISE, torch.arange(len(product)))
         return sorted(product[place] for place in keys.argsort(stable=True)[:count].tolist())
     draw = float(counter_uniform(seed, row, PLACE_NOISE))
-    if hide == "span":
+    if part == "span":
         first = int(draw * (len(product) - count + 1))
         return product[first : first + count]
-    if hide == "reactant":
+    if part == "reactant":
         spans = molecule_spans(tokens[: begin - 1])
         first, last = spans[int(draw * len(spans))]
         return list(range(first, last))

@@ -7,10 +7,11 @@ trained on patents and have probably seen these reactions; schedulers and polici
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, get_args
+from pathlib import Path
+from typing import ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Int
@@ -19,8 +20,9 @@ from torch import Tensor
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
 from unmask.generation.text_canvas import Tokenizer, load_tokenizer
 from unmask.tasks.kinds import EvaluationRequest, EvaluationSet, TaskKind, shuffle_rows
-from unmask_studies.reactions.chemistry import canonicalize, conserves_atoms, same_molecule
-from unmask_studies.reactions.hiding import Hide, choose_hidden
+from unmask_studies.reactions.chemistry import canonicalize, conserves_atoms, require_molecule, same_molecule
+from unmask_studies.reactions.drawing import draw_tokens
+from unmask_studies.reactions.hiding import Part, choose_hidden
 from unmask_studies.reactions.smiles import ARROW, OPEN, Reaction, expand_open, read_reactions, tokenize
 
 SIDES = ("train", "validation", "all")
@@ -30,24 +32,32 @@ SIDES = ("train", "validation", "all")
 class ReactionData(TaskKind):
     """The reactions of a CSV ``file`` (reactants, product).
 
-    ``hide`` chooses what is hidden and ``share`` how much of it (:func:`~unmask_studies.reactions.hiding.choose_hidden`).
+    ``part`` says what is hidden, ``hide`` how much of the product (:func:`~unmask_studies.reactions.hiding.choose_hidden`).
     Reactions longer than ``longest`` tokens are left out. A ``validation`` share of the products is held out; the side of a product
     follows from its SMILES and the seed.
     """
 
     kind: Literal["reaction"] = "reaction"
     file: str = ""
-    hide: Hide = "random"
-    share: float = 0.7
+    hide: float = 0.7
+    part: Part = "random"
     longest: int = 100
     validation: float = 0.1
     seed: int = 0
 
+    preset = "sas-rxnmapper"
+    options: ClassVar[Mapping[str, str]] = {
+        "hide": "The share of the product's tokens that is hidden, for the parts random and span.",
+        "part": "What is hidden of the product: random tokens, a span of them, a fragment (a ring system or a substituent), "
+        "the whole product; or one reactant.",
+        "longest": "Reactions of more tokens are left out.",
+    }
+
     def __post_init__(self) -> None:
-        if self.hide not in get_args(Hide):
-            raise ValueError(f"hide must be one of {', '.join(get_args(Hide))}, got {self.hide!r}")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must be in (0, 1], got {self.share}")
+        if self.part not in get_args(Part):
+            raise ValueError(f"part must be one of {', '.join(get_args(Part))}, got {self.part!r}")
+        if not 0 < self.hide <= 1:
+            raise ValueError(f"hide must be in (0, 1], the share of the product that is hidden, got {self.hide}")
         if not 0 < self.validation < 1:
             raise ValueError(f"validation must be in (0, 1), got {self.validation}")
         if self.longest < 3:
@@ -58,12 +68,12 @@ class ReactionData(TaskKind):
             raise ValueError("the reactions have no file: name a CSV file with columns reactants and product (--data)")
         return ReactionProblems(self, denoiser, load_tokenizer(name))
 
-    @classmethod
-    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+    def evaluation(self, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
         """All reactions of the file; the seed chooses what is hidden."""
-        data = cls(file=cls.require_file(request), seed=request.seed)
+        data = replace(self, file=self.require_file(request), seed=request.seed)
         task = data.problems(denoiser, name).held_out(request.limit, "all")
-        return EvaluationSet(denoiser, task, lambda token: task.tokenizer.decode([token]))
+        label = label_tokens(task.tokenizer)
+        return EvaluationSet(denoiser, task, label, draw=draw_tokens(label))
 
     def side_of(self, product: str) -> str:
         """No product is on both sides."""
@@ -85,6 +95,12 @@ class ReactionProblems:
         reactions = [one for one in read_reactions(self.data.file) if self._fits(one)]
         if not reactions:
             raise ValueError(f"{self.data.file}: every reaction is longer than {self._longest} tokens; raise longest")
+        for reaction in reactions:
+            try:
+                require_molecule(reaction.reactants)
+                require_molecule(reaction.product)
+            except ValueError as error:
+                raise ValueError(f"{self.data.file}: {error}") from None
         parts: dict[str, list[Reaction]] = {"train": [], "validation": [], "all": reactions}
         for reaction in reactions:
             parts[self.data.side_of(reaction.product)].append(reaction)
@@ -99,7 +115,7 @@ class ReactionProblems:
         return len(tokenize(reaction.smiles)) <= self._longest
 
     def _task(self, reactions: tuple[Reaction, ...]) -> ReactionTask:
-        return ReactionTask(reactions, self.denoiser, self.tokenizer, self.data.hide, self.data.share, self.data.seed)
+        return ReactionTask(reactions, self.denoiser, self.tokenizer, self.data)
 
     def __call__(self, step: int, count: int) -> Canvas:
         train = self.sides["train"]
@@ -107,7 +123,7 @@ class ReactionProblems:
             raise ValueError(f"{self.data.file} has too few reactions: none is left to train on")
         rows = shuffle_rows(self.data.seed, step, count, len(train))
         # Other tokens are hidden each time a reaction comes up again.
-        return replace(train, seed=self.data.seed + 1 + step).canvas(rows.tolist())
+        return replace(train, data=replace(self.data, seed=self.data.seed + 1 + step)).canvas(rows.tolist())
 
     def judge(self, target: Int[Tensor, "B L"], tokens: Int[Tensor, "B L"]) -> Bool[Tensor, "B"]:
         """Right is the target, or another way to write the same molecules."""
@@ -136,13 +152,16 @@ class ReactionTask:
     reactions: tuple[Reaction, ...]
     denoiser: Denoiser
     tokenizer: Tokenizer
-    hide: Hide = "random"
-    share: float = 0.7
-    seed: int = 0
+    data: ReactionData = ReactionData()
 
     @property
     def name(self) -> str:
         return "reaction"
+
+    @property
+    def source(self) -> str:
+        share = f"{self.data.hide:.0%} of the product" if self.data.part in ("random", "span") else "hidden"
+        return f"{Path(self.data.file).name}, {share}, {self.data.part}"
 
     def __len__(self) -> int:
         return len(self.reactions)
@@ -150,7 +169,8 @@ class ReactionTask:
     def canvas(self, rows: Sequence[int]) -> Canvas:
         tokens = [tokenize(self.reactions[row].smiles) for row in rows]
         hidden = [
-            choose_hidden(one, self.hide, self.share, self.seed, row) for one, row in zip(tokens, rows, strict=True)
+            choose_hidden(one, self.data.part, self.data.hide, self.data.seed, row)
+            for one, row in zip(tokens, rows, strict=True)
         ]
         return make_canvas(self.denoiser, self.tokenizer, tokens, hidden)
 
@@ -206,6 +226,11 @@ def make_canvas(
     """Reactions as token lists, and the places that are hidden in each, as one batch padded on the right."""
     encoded = [_encode(tokenizer, tokens) for tokens in reactions]
     width = max(len(ids) for ids, _ in encoded)
+    limit = getattr(getattr(denoiser, "config", None), "max_length", width)
+    if width > limit:
+        raise ValueError(
+            f"the reaction is too long for the model: {width} tokens with its ends, expected at most {limit}"
+        )
     target = torch.full((len(encoded), width), denoiser.pad_id or 0)
     attention, region = (torch.zeros(len(encoded), width, dtype=torch.bool) for _ in range(2))
     for number, ((ids, start), places) in enumerate(zip(encoded, hidden, strict=True)):
@@ -214,6 +239,11 @@ def make_canvas(
         region[number, [start + place for place in places]] = True
     tokens = target.masked_fill(region, denoiser.mask_id)
     return Canvas(tokens=tokens, target=target, region=region, attention=attention)
+
+
+def label_tokens(tokenizer: Tokenizer) -> Callable[[int], str]:
+    """The SMILES of a token id; nothing for special tokens."""
+    return lambda token: tokenizer.decode([token], skip_special_tokens=True)
 
 
 def _encode(tokenizer: Tokenizer, tokens: Sequence[str]) -> tuple[list[int], int]:
@@ -235,9 +265,12 @@ def _encode(tokenizer: Tokenizer, tokens: Sequence[str]) -> tuple[list[int], int
 
 def open_canvas(denoiser: Denoiser, tokenizer: Tokenizer, text: str) -> Canvas:
     """One reaction as a user types it, ``?`` or ``?7`` for what is open."""
-    tokens = expand_open(tokenize(text))
+    tokens = expand_open(tokenize(text.strip()))
     places = [place for place, token in enumerate(tokens) if token == OPEN]
     if ARROW not in tokens or not places:
         raise ValueError(f"expected reactants{ARROW}product with {OPEN} for what is open, got {text[:80]!r}")
+    for side in text.strip().split(ARROW):
+        if OPEN not in side:
+            require_molecule(side)
     filled = ["C" if token == OPEN else token for token in tokens]  # any token the model knows: it is hidden anyway
     return make_canvas(denoiser, tokenizer, [filled], [places]).without_target()

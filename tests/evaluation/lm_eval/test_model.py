@@ -386,3 +386,15 @@ def test_correct_solutions_score(tmp_path: Path) -> None:
     assert math.process_results(docs[0], [docs[0]["solution"]])["boxed_match"] == 1.0
     assert math.process_results(docs[0], [docs[0]["solution"]])["math_verify"] == 1
     assert math.process_results(docs[0], ["\\boxed{1}"])["boxed_match"] == 0.0
+
+
+def test_lm_eval_finds_the_model_by_its_entry_point() -> None:
+    """lm-eval records the entry point as a placeholder under its name, and loads it when a run names the model."""
+    from importlib.metadata import entry_points
+
+    from lm_eval.api.registry import Registry
+
+    (entry,) = [one for one in entry_points(group="lm_eval.models") if one.name == "unmask"]
+    registry: Any = Registry("models")
+    registry.register("unmask", target=entry)
+    assert registry.get("unmask") is UnmaskLM

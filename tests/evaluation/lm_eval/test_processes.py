@@ -110,9 +110,9 @@ def test_resume_with_a_different_number_of_processes(config: LmEval, alone: dict
     assert result(tmp_path / "other") == alone
 
 
-def test_device_auto_is_refused_with_several_processes(config: LmEval, tmp_path: Path) -> None:
-    assert shared(replace(config, device="auto"), tmp_path / "run") == [2, 2]
-    assert "device auto spreads one denoiser over all devices" in (tmp_path / "log.1").read_text()
+def test_device_spread_is_refused_with_several_processes(config: LmEval, tmp_path: Path) -> None:
+    assert shared(replace(config, device="spread"), tmp_path / "run") == [2, 2]
+    assert "device spread puts one denoiser on all devices" in (tmp_path / "log.1").read_text()
 
 
 def test_records_of_ended_processes_are_collected_once(tmp_path: Path) -> None:

@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from support.playground import free, serving, until
-from support.viewer import expect, listen, new_page
+from support.viewer import expect
 from unmask.report.playground.puzzles import EXAMPLES
 from unmask.report.playground.server import Playground
 
 ONLY, WIKIPEDIA, _, SMALL = EXAMPLES
 WIDE = "Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Playground]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture
-def opened(browser: Any, server: Playground) -> Iterator[Callable[..., Any]]:
-    """Opens the playground at full speed. No page may log an error or send a request elsewhere."""
-    contexts, heard = [], []
-
-    def open_page(width: int = 1200, height: int = 900, clock: bool = False, **options: Any) -> Any:
-        page = new_page(browser, width, height, **options)
-        contexts.append(page.context)
-        listen(page, heard, lambda url: url.startswith((server.url, "data:")))
-        if clock:  # time passes as usual until the test pauses it
-            page.clock.install()
-        page.goto(server.url)
-        page.wait_for_selector("html[data-ready]")
-        page.select_option("#speed", "0")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    # A race that still runs would count among those of the next test.
-    assert until(lambda: free(server), 120)
-    # A refusal is an answer here, which the browser logs as an error.
-    refusal = re.compile(r"error: Failed to load resource: the server responded with a status of 4(00|29)")
-    assert [line for line in heard if not refusal.match(line)] == []
 
 
 def puzzle_of(page: Any) -> str:
@@ -205,7 +169,7 @@ def test_schedulers_are_added_and_removed_and_keys_work(opened: Callable, shot: 
 
 
 def test_a_phone_in_the_dark_and_a_server_that_is_gone(opened: Callable, server: Playground, shot: Callable) -> None:
-    page = opened(360, 740, has_touch=True, is_mobile=True, color_scheme="dark")
+    page = opened("boards", 360, 740, has_touch=True, is_mobile=True, color_scheme="dark")
     assert page.evaluate(WIDE) <= 360
     ground = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(ground) == "rgb(14, 17, 21)" and page.locator("#theme").inner_text() == "Light"

@@ -7,6 +7,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import pytest
 import torch
 
 from support.denoisers import CountingTable, Fixed, text_denoiser
+from unmask.cli.view import View as ViewCommand
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, View
 from unmask.denoisers.loading import load_denoiser
+from unmask.generation.generate import generate
+from unmask.generation.text_canvas import as_turns, load_tokenizer
 from unmask.report.traces import format as trace_file
 from unmask.report.traces import record as trace
 from unmask.report.traces.reading import from_json
@@ -355,17 +359,51 @@ def test_merge_traces_of_one_problem(four: dict[str, Any]) -> None:
     again(both[0])
 
 
+def traces_of(frame: str) -> list[dict[str, Any]]:
+    """The traces inside the viewer that a notebook shows."""
+    assert frame.startswith("<iframe") and "<script" not in frame  # it is inside an attribute, escaped
+    return json.loads(unescape(frame).partition('id="traces">')[2].partition("</script>")[0])["traces"]
+
+
 def test_notebook_html(four: dict[str, Any]) -> None:
     trajectory = unmask(four["denoiser"], four["schedulers"]["margin"], four["canvas"].tokens)
-    shown = trace.trajectory_html(trajectory)
-    assert shown.count("<table") == 3 and shown.count("<td") == 48
-    assert shown.count('title="reveal 1"') == 3 and f"{trajectory.denoiser_calls} denoiser calls" in shown
+    shown = traces_of(trajectory._repr_html_())
+    assert [one["kind"] for one in shown] == ["grid"] * 3
+    for row, one in enumerate(shown):
+        reveals = int(trajectory.reveals[row])
+        assert one["trajectories"][0]["order"] == trajectory.order[row, :reveals].tolist()
+        assert one["trajectories"][0]["denoiser_calls"] == trajectory.denoiser_calls
     words = unmask(text_denoiser(), load_scheduler("confidence"), torch.tensor([[5, 12, 12]]))
-    assert trace.trajectory_html(words).count("<span") == 3
+    (one,) = traces_of(words._repr_html_())
+    assert one["kind"] == "text" and [token == one["mask_id"] for token in one["prompt"]] == [False, True, True]
     nothing = unmask(text_denoiser(), load_scheduler("confidence"), torch.tensor([[5, 6]]))
-    assert trace.trajectory_html(nothing).count("<span") == 2
-    frame = four["traces"][0]._repr_html_()
-    assert frame.startswith("<iframe") and "<script" not in frame  # it is inside an attribute, escaped
+    assert traces_of(nothing._repr_html_())[0]["trajectories"][0]["order"] == []
+    assert len(traces_of(four["traces"][0]._repr_html_())) == 1
+
+
+def test_a_notebook_shows_the_text_of_a_generation() -> None:
+    model, tokenizer = load_denoiser("arithmetic"), load_tokenizer("arithmetic")
+    done = generate(model, tokenizer, [as_turns("b+2;4-1;"), as_turns("3+1;")], length=8)
+    first, second = traces_of(done._repr_html_())
+    shown = "".join(first["labels"][str(token)] for token in first["trajectories"][0]["tokens"])
+    assert shown.startswith("b+2;4-1;") and done.texts[0] in shown
+    assert first["prompt"].count(first["mask_id"]) == second["prompt"].count(second["mask_id"]) == 8
+
+
+def test_texts_of_other_blocks_and_budgets_are_compared(tmp_path: Path) -> None:
+    tokens = torch.full((1, 9), 12)
+    tokens[0, :3] = torch.tensor([5, 6, 7])
+    schedulers, about = {"confidence": load_scheduler("confidence")}, trace.About("text", "tiny")
+    for name, decoding in (("a", Decoding()), ("b", Decoding(block=2)), ("c", Decoding(block=3, steps=2))):
+        (one,) = trace.record(text_denoiser(), schedulers, Canvas(tokens), about, decoding, problems=["the text"])
+        trace.write(one, tmp_path / f"{name}.json")
+    ViewCommand(tuple(tmp_path / f"{name}.json" for name in "abc"), tmp_path / "page.html").run()
+    page = (tmp_path / "page.html").read_text()
+    (both,) = json.loads(page.partition('id="traces">')[2].partition("</script>")[0])["traces"]
+    names = [f"confidence, {how}" for how in ("any order", "blocks of 2", "blocks of 3, 2 steps")]
+    assert [one["scheduler"] for one in both["trajectories"]] == names
+    assert both["block"] == [-1] * 3 + [0] * 6  # no boundary, as each has its own
+    again(from_json(both))
 
 
 def test_nothing_to_record(four: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ import pytest
 from support.viewer import HACK, SOLUTION, board, expect, large, words
 from unmask.report.traces import format as trace_file
 from unmask.report.traces import record as trace
+from unmask.report.traces.reading import from_json
 from unmask.report.viewer import page as viewer
+from unmask.tasks.kinds import Drawing
 
 
 def cells(page: Any, side: str, look: str = "") -> Any:
@@ -335,3 +338,29 @@ def test_a_trace_of_512_tokens_opens_quickly(opened: Callable) -> None:
         page.evaluate("document.body.offsetHeight")
     assert where(page) == "step 502 of 512"
     assert (spent() - opening) / 10 < 0.4
+
+
+def test_a_drawing_appears_atom_by_atom_and_runs_nothing(opened: Callable) -> None:
+    one = words()
+    first, last = one.trajectories[0].order[0], one.trajectories[0].order[-1]
+    parts = "".join(f"<path class='atom-{nth}' d='M0 0h9' style='stroke:#000'/>" for nth in range(2))
+    svg = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'><script>window.hacked = 1</script>{parts}</svg>"
+    )
+    drawn = replace(one.trajectories[0], drawing=Drawing(svg, ((first, 0), (last, 1))))
+    written = trace_file.as_json(replace(one, trajectories=(drawn,)))
+    assert from_json(json.loads(json.dumps(written))).trajectories[0].drawing == drawn.drawing
+    page = opened(viewer.page([from_json(json.loads(json.dumps(written)))]))
+
+    def shown() -> str:
+        return unquote(page.locator(".picture").first.get_attribute("src"))
+
+    assert "atom-0" in shown() and "atom-1" in shown()
+    page.keyboard.press("Home")
+    assert "atom-0" not in shown() and "atom-1" not in shown()
+    page.keyboard.press("ArrowRight")
+    assert "atom-0" in shown() and "atom-1" not in shown()
+    assert page.evaluate("window.hacked") is None
+    written["trajectories"][0]["drawing"]["parts"] = [[10_000, 0]]
+    with pytest.raises(ValueError, match="drawing: expected positions from 0"):
+        from_json(written)

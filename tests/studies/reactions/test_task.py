@@ -6,60 +6,29 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from unmask.decoding.loop import unmask
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.loading import load_scheduler
-from unmask_studies.installer import _write_tokenizer
 from unmask_studies.reactions import chemistry
 from unmask_studies.reactions.hiding import choose_hidden
-from unmask_studies.reactions.models import rxnmapper
 from unmask_studies.reactions.smiles import ARROW, tokenize
 from unmask_studies.reactions.task import ReactionData, open_canvas
 
 pytest.importorskip("rdkit", reason="RDKit is not installed (extra chem)")
 ESTER = "CC(=O)O.OCc1ccccc1>>CC(=O)OCc1ccccc1"
-VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"CONcn()=1.", ">>", "[nH]", "Cl")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny masked language model of SMILES in the layout of the published ones."""
-    folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-    )
-    transformers.BertForMaskedLM(config).save_pretrained(folder)
-    _write_tokenizer(rxnmapper, VOCABULARY, folder)
-    return folder
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    path = tmp_path / "reactions.csv"
-    rows = [f"{'C' * n}O.CC(=O)O,{'C' * n}OC(C)=O" for n in range(1, 13)]
-    path.write_text("reactants,product\n" + "\n".join(rows) + "\n")
-    return str(path)
-
-
-@pytest.mark.parametrize("hide", ["random", "span", "fragment", "product", "reactant"])
-def test_what_is_hidden_depends_on_seed_and_row_alone(hide: str) -> None:
+@pytest.mark.parametrize("part", ["random", "span", "fragment", "product", "reactant"])
+def test_what_is_hidden_depends_on_seed_and_row_alone(part: str) -> None:
     tokens = tokenize(ESTER)
     arrow = tokens.index(ARROW)
-    places = choose_hidden(tokens, hide, 0.5, 3, 7)  # pyright: ignore[reportArgumentType]
-    assert places == choose_hidden(tokens, hide, 0.5, 3, 7) == sorted(set(places))  # pyright: ignore[reportArgumentType]
-    assert all((place < arrow) == (hide == "reactant") for place in places)
-    if hide in ("random", "span"):
+    places = choose_hidden(tokens, part, 0.5, 3, 7)  # pyright: ignore[reportArgumentType]
+    assert places == choose_hidden(tokens, part, 0.5, 3, 7) == sorted(set(places))  # pyright: ignore[reportArgumentType]
+    assert all((place < arrow) == (part == "reactant") for place in places)
+    if part in ("random", "span"):
         assert len(places) == round(0.5 * (len(tokens) - arrow - 1))
-    if hide == "span":
+    if part == "span":
         assert places == list(range(places[0], places[0] + len(places)))
 
 
@@ -71,7 +40,7 @@ def test_fragments_are_rings_and_substituents() -> None:
 
 def test_another_way_to_write_the_molecule_is_right(model: Path, file: str) -> None:
     denoiser = load_denoiser(model)
-    problems = ReactionData(file=file, share=1.0).problems(denoiser, str(model))
+    problems = ReactionData(file=file, hide=1.0).problems(denoiser, str(model))
     task = problems.held_out(1, "all")
     canvas = task.canvas([0])
     assert task.draw(0, canvas.truth[0]) == "CO.CC(=O)O>>COC(C)=O"
@@ -118,7 +87,10 @@ def test_what_a_user_leaves_open(model: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"share": 0.0}, "share must be"), ({"longest": 2}, "longest")],
+    [
+        ({"hide": 0.0}, "hide must be"),
+        ({"longest": 2}, "longest"),
+    ],
 )
 def test_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -28,14 +28,16 @@ def setting(**options: object) -> tuple[Transformer, Canvas, PathMasks]:
     denoiser = load_denoiser("sudoku-4x4")
     assert isinstance(denoiser, Transformer)
     canvas = replace(DATA, augment=False)(0, 6)
-    masks = PathMasks(canvas, 0, lambda: draw_orders(denoiser, confidence, canvas), random_share=0.0, **options)  # pyright: ignore
+    masks = PathMasks(
+        canvas, 0, lambda rows: draw_orders(denoiser, confidence, canvas.rows(rows)), random_share=0.0, **options
+    )  # pyright: ignore
     return denoiser, canvas, masks
 
 
 def test_draw_orders_is_teacher_forced_decoding() -> None:
     denoiser, canvas, masks = setting()
     path = unmask(denoiser, confidence, Canvas(canvas.tokens, target=canvas.target), forced=True)
-    assert torch.equal(masks.when(0), path.rank)
+    assert torch.equal(masks.when(0, torch.arange(6)), path.rank)
     blocks = draw_orders(denoiser, confidence, canvas, decoding=Decoding(steps=3))
     assert int(blocks.max()) == 2 and torch.equal(blocks >= 0, canvas.tokens == 0)
 
@@ -50,7 +52,7 @@ def test_draw_orders_does_not_depend_on_the_batch() -> None:
 
 def test_masks_hide_what_the_order_has_not_revealed() -> None:
     _, canvas, masks = setting()
-    rank = masks.when(0)
+    rank = masks.when(0, torch.arange(6))
     for step in range(20):
         rows, drawn = masks.choose_rows(step, 6), masks.masks(masks(step, 6), step)
         for row, hidden, scored in zip(rows.tolist(), drawn.hidden, drawn.scored, strict=True):
@@ -94,7 +96,7 @@ def test_symmetry_moves_an_order_with_its_board() -> None:
     _, canvas, masks = setting(vary=DATA.vary)
     shown = masks(5, 6)
     rows = masks.choose_rows(5, 6)
-    varied, when = DATA.vary(canvas.rows(rows), masks.when(5)[rows], 5)
+    varied, when = DATA.vary(canvas.rows(rows), masks.when(5, rows), 5)
     assert torch.equal(shown.tokens, varied.tokens) and not torch.equal(shown.tokens, canvas.tokens[rows])
     assert torch.equal(when >= 0, shown.tokens == 0)
     drawn = masks.masks(shown, 5)

@@ -64,8 +64,10 @@ def test_weights_orders_and_canvases_are_on_the_device(tmp_path: Path) -> None:
     assert all(torch.allclose(ours[name].float(), theirs[name].float(), atol=1e-3) for name in theirs)
     assert any(not torch.equal(theirs[name].float(), before[name]) for name in theirs)
     for name in ("turn-0000", "turn-0001"):
-        ours, theirs = (load_file(tmp_path / run / "orders" / f"{name}.safetensors") for run in ("there", "cpu"))
-        assert torch.equal(ours["when"], theirs["when"])
+        here, there = (sorted((tmp_path / run / "orders" / name).glob("step-*")) for run in ("cpu", "there"))
+        assert [file.name for file in here] == [file.name for file in there] and here
+        for ours, theirs in zip(map(load_file, here), map(load_file, there), strict=True):
+            assert torch.equal(ours["rows"], theirs["rows"]) and torch.equal(ours["when"], theirs["when"])
 
 
 def test_an_adapter_in_bfloat16_on_the_device(tmp_path: Path) -> None:
@@ -103,10 +105,10 @@ def test_dtype_and_device_options_of_the_command(tmp_path: Path, command: Call) 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--device", "cudaa"], "no device 'cudaa': expected cpu, cuda, cuda:1, mps or auto"),
+        (["--device", "cudaa"], "no device 'cudaa': expected auto, cpu, cuda, cuda:1, mps or spread"),
         (["--device", "meta"], "no device 'meta'"),
         (["--device", "xpu"], "there is no device 'xpu' here (Torch not compiled with XPU enabled): name another"),
-        (["--dtype", "int8"], "dtype must be one of float32, bfloat16, got 'int8'"),
+        (["--dtype", "int8"], "--dtype: expected one of float32, bfloat16, got 'int8'"),
     ],
 )
 def test_unavailable_device_is_a_one_line_error(

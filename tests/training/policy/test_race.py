@@ -34,7 +34,7 @@ def test_the_best_heuristic_is_kept_where_no_step_is_better(
 ) -> None:
     """The start has 0.5, margin 0.75, left to right 0.25. A resumed run knows the winner without measuring it again."""
     measured = iter([0.5, 0.75, 0.25, after])
-    monkeypatch.setattr("unmask.training.policy.trainer.free_running_accuracy", lambda *_: next(measured))
+    monkeypatch.setattr("unmask.training.policy.trainer.validate_free_running", lambda *_: {"accuracy": next(measured)})
     next(run_policy_training(RUN, tmp_path / "run", stop=lambda: True))
     list(run_policy_training(RUN, tmp_path / "run", resume=True))
     metrics = Run(tmp_path / "run").metrics()

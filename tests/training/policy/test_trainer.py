@@ -104,11 +104,11 @@ def test_the_averaged_weights_are_validated_and_kept(monkeypatch: pytest.MonkeyP
     seen: list[dict[str, torch.Tensor]] = []
     weights = lambda: {name: p.detach().clone() for name, p in policy.named_parameters()}  # noqa: E731
 
-    def validate(*_: Any) -> float:
+    def validate(*_: Any) -> dict[str, float]:
         seen.append(weights())
-        return float(len(seen))
+        return {"accuracy": float(len(seen))}
 
-    monkeypatch.setattr("unmask.training.policy.trainer.free_running_accuracy", validate)
+    monkeypatch.setattr("unmask.training.policy.trainer.validate_free_running", validate)
     config = dataclasses.replace(TRAINING, steps=2, validate_every=2, ema=0.9)
     for _ in train_policy(PolicyJob(denoiser, policy, DATA, config, held_out)):
         last = weights()
@@ -126,7 +126,9 @@ def test_best_validation_is_kept_including_the_start(
     config = dataclasses.replace(TRAINING, steps=4, validate_every=2)
     held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
     validation = iter(scores)
-    monkeypatch.setattr("unmask.training.policy.trainer.free_running_accuracy", lambda *_: next(validation))
+    monkeypatch.setattr(
+        "unmask.training.policy.trainer.validate_free_running", lambda *_: {"accuracy": next(validation)}
+    )
     denoiser, policy = small()
     weights = lambda: [p.detach().clone() for p in policy.parameters()]  # noqa: E731
     after, run = [weights()], Run.create(tmp_path / "run", config)

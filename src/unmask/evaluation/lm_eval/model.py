@@ -72,7 +72,7 @@ class UnmaskLM(LM):
         tokenizer = denoiser if tokenizer is None else tokenizer
         self.name, self._tokenizer_name = _name(denoiser), _name(tokenizer)
         if isinstance(denoiser, str | Path):
-            denoiser = load_denoiser(denoiser, parse_dtype(dtype), **device_options(device))
+            denoiser = load_denoiser(denoiser, parse_dtype(dtype), **device_options(device or "auto"))
         if isinstance(tokenizer, str | Path):
             tokenizer = load_tokenizer(tokenizer)
         self.denoiser, self.tokenizer = denoiser, ChatTokenizer(tokenizer)

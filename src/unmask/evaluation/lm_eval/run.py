@@ -3,7 +3,7 @@
 folder/config.json    the settings; a resumed run must have the same, but for how many samples and how many at once
 folder/samples.jsonl  a line per finished request: response, reveals, denoiser calls; each further process writes into its own
                       samples-1.jsonl and so on until its share is done
-folder/scores.jsonl   a line per document: the response, the answer read from it, its metrics
+folder/scores.jsonl   a line per document: the response, the answer read from it, its metrics, the scorer's error if it failed
 folder/results.json   the scores with intervals, and the cost
 folder/traces/        the first samples step by step, on request
 """
@@ -14,11 +14,14 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unmask.denoisers.loading import describe_source
+from unmask.denoisers.placement import SPREAD
 from unmask.evaluation.lm_eval.model import UnmaskLM
 from unmask.evaluation.lm_eval.samples import collect_samples, share_samples
 from unmask.evaluation.lm_eval.session import OnGeneration, OnSample, ScoredElsewhere, Session
@@ -27,8 +30,10 @@ from unmask.evaluation.lm_eval.tasks import MAIN_METRIC, load_task
 from unmask.evaluation.statistics import wilson
 from unmask.runs.atomic import atomic_write
 from unmask.runs.jsonable import to_jsonable
-from unmask.runs.processes import ProcessGroup, current_group
+from unmask.runs.presets import list_presets, load_preset
+from unmask.runs.processes import count_processes, current_group
 from unmask.runs.run import Run
+from unmask.schedulers.loading import describe_policy
 
 MAY_DIFFER = ("limit", "traces", "batch", "device")
 PATIENCE = timedelta(days=2)
@@ -49,7 +54,12 @@ def run_lm_eval(
     Under ``accelerate launch`` every process calls this and answers its share of the requests. The first one owns the folder and
     scores; the others return None.
     """
-    processes = current_group(PATIENCE)
+    if config.device == SPREAD and count_processes() > 1:
+        raise ValueError(
+            "device spread puts one denoiser on all devices, but there are several processes: start one process, or use "
+            "auto, where each takes its own GPU"
+        )
+    processes = current_group(PATIENCE, config.on_cpu)
     first = processes is None or processes.is_first
     with _silence():
         length, confined = config.answers.length, not config.unconfined
@@ -61,13 +71,15 @@ def run_lm_eval(
             tokenizer=config.tokenizer or None,
             batch_size=config.batch,
             dtype=config.dtype,
-            device=_own_device(config.device, processes),
+            device=config.device,
             session=Session(on_sample=on_sample, processes=processes, first_scores=True),
         )
     if first:
-        Run.create(folder, config, resume=resume, may_differ=MAY_DIFFER)
+        scheduler = describe_policy(config.answers.scheduler, config.denoiser)
+        inputs = {"denoiser": describe_source(config.denoiser), "scheduler": scheduler}
+        Run.create(folder, config, resume=resume, may_differ=MAY_DIFFER, inputs=inputs)
     run = Run(Path(folder))
-    with run.lock() if first else nullcontext(), _silence():
+    with run.work() if first else nullcontext(), _silence():
         model.session.log = collect_samples(run.folder) if processes is None else share_samples(run.folder, processes)
         if config.traces and first and trace_writer is not None:
             model.session.on_generation = trace_writer(model, config.traces, run.folder / "traces")
@@ -76,13 +88,31 @@ def run_lm_eval(
         except ScoredElsewhere:
             return None
         results = {"task": config.task, "main": MAIN_METRIC[config.task], **found}
-        results |= {"published": config.published, "source": config.source, "model": model.get_model_info()}
-        lines = (json.dumps(to_jsonable(_score_line(sample), finite=True)) + "\n" for sample in results.pop("samples"))
+        results |= {"published": find_published(config), "source": config.source, "model": model.get_model_info()}
+        scored = [_score_line(sample, task.find_failure(sample)) for sample in results.pop("samples")]
+        results["scorer_failures"] = sum("error" in line for line in scored)
+        lines = (json.dumps(to_jsonable(line, finite=True)) + "\n" for line in scored)
         atomic_write(run.folder / "scores.jsonl", "".join(lines).encode())
         atomic_write(
             run.folder / "results.json", (json.dumps(to_jsonable(results, finite=True), indent=2) + "\n").encode()
         )
     return results
+
+
+def find_published(config: LmEval) -> dict[str, float]:
+    """The published numbers of a preset, by scheduler; none where a setting of the run is not the preset's."""
+    if not config.published or config.limit is not None:
+        return {}
+    own = _comparable(config)
+    presets = (load_preset(entry.name, LmEval, "lm_eval") for entry in list_presets("lm_eval"))
+    return config.published if any(_comparable(preset) == own for preset in presets) else {}
+
+
+def _comparable(config: LmEval) -> dict[str, Any]:
+    """What a published number depends on: everything but the scheduler, where the run takes place and what it leaves behind."""
+    ignored = dict.fromkeys(("tokenizer", "data", "device", "source"), "")
+    answers = replace(config.answers, scheduler="", seed=0)
+    return to_jsonable(replace(config, **ignored, answers=answers, batch=1, traces=0, unconfined=False))
 
 
 def evaluate_task(
@@ -118,18 +148,6 @@ def evaluate_task(
     return {"scores": scores, "intervals": intervals, **counted, "samples": samples}
 
 
-def _own_device(device: str, processes: ProcessGroup | None) -> str | None:
-    """Of several processes each takes the GPU that has its number on its machine."""
-    if processes is None:
-        return device or None
-    if device == "auto":
-        raise ValueError(
-            "device auto spreads one denoiser over all devices, but there are several processes: "
-            "start one process, or use cuda, where each takes its own GPU"
-        )
-    return f"cuda:{processes.accelerator.local_process_index}" if device == "cuda" else device or None
-
-
 def _interval(key: str, samples: list[dict[str, Any]]) -> tuple[float, float] | None:
     metric, _, reading = key.partition(",")
     values = [sample[metric] for sample in samples if sample.get("filter", "none") == reading and metric in sample]
@@ -138,10 +156,12 @@ def _interval(key: str, samples: list[dict[str, Any]]) -> tuple[float, float] | 
     return wilson(int(sum(values)), len(values))
 
 
-def _score_line(sample: dict[str, Any]) -> dict[str, Any]:
+def _score_line(sample: dict[str, Any], failure: str | None) -> dict[str, Any]:
     metrics = {name: sample[name] for name in sample.get("metrics", []) if name in sample}
     kept = {"doc": sample["doc_id"], "filter": sample.get("filter"), "target": sample.get("target")}
-    return {**kept, "responses": sample.get("resps"), "read": sample.get("filtered_resps"), **metrics}
+    return {**kept, "responses": sample.get("resps"), "read": sample.get("filtered_resps"), **metrics} | (
+        {"error": failure} if failure else {}
+    )
 
 
 @contextmanager

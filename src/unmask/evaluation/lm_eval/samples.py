@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from unmask.runs.atomic import sync
+from unmask.runs.atomic import append, sync
 from unmask.runs.processes import ProcessGroup
 
 
@@ -52,10 +52,7 @@ class SampleLog:
         self.records[record["key"]] = record
         if self.path is None:
             return
-        line = json.dumps(record).encode() + b"\n"
-        with open(self.path, "ab", buffering=0) as file:
-            if file.write(line) != len(line):
-                raise OSError(f"could not write a whole line to {self.path}; is the disk full?")
+        append(self.path, json.dumps(record).encode() + b"\n")
 
 
 def collect_samples(folder: Path) -> SampleLog:
@@ -87,6 +84,6 @@ def share_samples(folder: Path, processes: ProcessGroup) -> SampleLog:
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("key"), str) else None

@@ -6,6 +6,7 @@ from dataclasses import field, replace
 from typing import Literal
 
 from unmask.decoding.options import Decoding
+from unmask.denoisers.placement import Placement
 from unmask.runs.config import Count, Natural, Seed, config
 
 
@@ -34,6 +35,8 @@ class AnswerOptions:
     def __post_init__(self) -> None:
         if not isinstance(self.decoding.pace, str):  # samples are found again by a hash of these settings
             raise ValueError(f"pace must be a name, such as threshold:p=0.9, got {self.decoding.pace!r}")
+        if not isinstance(self.decoding.revision, str | None):
+            raise ValueError(f"revision must be a name, such as t2m:p=0.9, got {self.decoding.revision!r}")
 
     def decoding_of(self, length: int) -> Decoding:
         """The decoding of another length: as many tokens per step, at least a step per block."""
@@ -45,7 +48,7 @@ class AnswerOptions:
 
 
 @config
-class LmEval:
+class LmEval(Placement):
     """A benchmark run: a task, a denoiser, and how to answer.
 
     Attributes:
@@ -60,8 +63,6 @@ class LmEval:
         limit: Only the first so many problems.
         traces: So many samples leave traces, in the run's folder; those are decoded one by one.
         batch: Prompts decoded at a time. It changes speed and memory only.
-        dtype: float32, bfloat16 or float16.
-        device: Such as cuda; auto spreads the denoiser over all devices.
         unconfined: Run generated code without the sandbox. For code you trust.
         source: Where the published numbers stand.
         published: The numbers of the table row that a preset reproduces, by scheduler.
@@ -78,8 +79,6 @@ class LmEval:
     limit: Count | None = None
     traces: Natural = 0
     batch: Count = 8
-    dtype: str = "float32"
-    device: str = ""
     unconfined: bool = False
     source: str = ""
     published: dict[str, float] = field(default_factory=dict)

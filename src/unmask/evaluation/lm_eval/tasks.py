@@ -11,40 +11,57 @@ Prompts, few-shot examples, stop strings and metrics are those of lm-eval's task
 
 from __future__ import annotations
 
-import gzip
+import ast
 import importlib
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import datasets
 import lm_eval.tasks
 import yaml
 from datasets.exceptions import DatasetNotFoundError
 from lm_eval.api.task import ConfigurableTask
 
+from unmask.evaluation.lm_eval.documents import FILES, read_documents
 from unmask.runs.names import did_you_mean
 from unmask.tasks.answers import extract_code, extract_expression, extract_number, math_equal
 from unmask.tasks.sandbox.sandbox import Limits, find_missing_protection, run_python
 
-FILES: dict[str, dict[str, str]] = {
-    "gsm8k": {"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
-    "mbpp": {"test": "mbpp/mbpp.jsonl", "prompt": "mbpp/mbpp.jsonl"},
-    "math500": {"test": "math500/test.jsonl"},
-    "ifeval": {"train": "ifeval/input_data.jsonl"},
-    "humaneval": {"test": "humaneval/HumanEval.jsonl.gz"},
-}
-"""Task → split → file, under the data folder. MBPP's file has all splits."""
-MBPP_SPLITS = {"prompt": range(1, 11), "test": range(11, 511)}
 MBPP_SHOTS = (2, 3, 4)
 """By task_id: the examples that MBPP's authors, and lm-eval, show."""
 EXAMPLES = {"mbpp": 3, "math500": 4, "ifeval": 0, "humaneval": 0}
 """Worked examples that there are; GSM8K draws them from its training split."""
 DROPPED = ("task", "tag", "include", "repeats", "unsafe_code")
 """Settings of lm-eval's YAML files that are not used."""
+MOST_REASON = 500
 MEAN = {"aggregation": "mean", "higher_is_better": True}
+
+
+class ScoredTask(ConfigurableTask):
+    """A task of lm-eval whose scorer cannot end a run: where it fails, the sample scores 0 and its reason is kept."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.failures: dict[str, str] = {}
+        super().__init__(config=config)
+
+    def process_results(self, doc: Any, results: Any) -> dict[str, Any]:
+        try:
+            return super().process_results(doc, results)
+        except Exception as error:
+            self.failures[_name_sample(doc, results)] = f"{type(error).__name__}: {error}"[:MOST_REASON]
+            none = [False] * len(doc.get("instruction_id_list") or ())  # a metric by instruction has a value for each
+            names = [metric["metric"] for metric in self.config.metric_list or ()]
+            return {name: none if name.startswith("inst_level") else 0.0 for name in names}
+
+    def find_failure(self, sample: dict[str, Any]) -> str | None:
+        """Why the scorer failed on a sample that lm-eval has logged, if it did."""
+        return self.failures.get(_name_sample(sample["doc"], sample["filtered_resps"]))
+
+
+def _name_sample(doc: Any, results: Any) -> str:
+    return repr((doc, list(results)))
 
 
 def load_task(
@@ -54,7 +71,7 @@ def load_task(
     shots: int | None = None,
     length: int | None = None,
     confined: bool = True,
-) -> ConfigurableTask:
+) -> ScoredTask:
     """The task ``name`` for ``simple_evaluate(tasks=[…])``, from the folder ``data`` or, without it, from the hub.
 
     ``shots`` replaces the task's own number of examples, ``length`` its ``max_gen_toks``. ``confined=False`` runs generated code
@@ -65,7 +82,7 @@ def load_task(
         _find_punkt(Path(data))  # before lm-eval's scorer is loaded, which would try to download it
     config: dict[str, Any] = {"task": name, "output_type": "generate_until", **TASKS[name](confined)}
     if data is not None:
-        documents = {split: _read(Path(data) / file, name, split) for split, file in FILES[name].items()}
+        documents = {split: read_documents(Path(data) / file, name, split) for split, file in FILES[name].items()}
         config = {key: value for key, value in config.items() if key not in ("dataset_path", "dataset_name")}
         config["custom_dataset"] = lambda **_: documents
     if shots is not None:
@@ -73,7 +90,7 @@ def load_task(
     if length is not None:
         config["generation_kwargs"] = {**config["generation_kwargs"], "max_gen_toks": length}
     try:
-        return ConfigurableTask(config=config)
+        return ScoredTask(config=config)
     except (ConnectionError, OSError, DatasetNotFoundError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"cannot load {name} from the hub: {reason}; name a folder of files instead") from error
@@ -114,8 +131,13 @@ def _final_numbers(responses: list[list[str]], docs: list[dict[str, Any]]) -> li
     return [[_format_number(extract_number(text)) for text in each] for each in responses]
 
 
-def _format_number(value: Any) -> str:
-    return "[none]" if value is None else str(value.numerator if value.denominator == 1 else float(value))
+def _format_number(value: Fraction | None) -> str:
+    if value is None:
+        return "[none]"
+    try:
+        return str(value.numerator if value.denominator == 1 else float(value))
+    except OverflowError:  # beyond 10^308, with a part behind the point
+        return f"[{value.numerator}/{value.denominator}]"
 
 
 def _mbpp(confined: bool) -> dict[str, Any]:
@@ -133,7 +155,12 @@ def _mbpp_examples(documents: Any) -> list[dict[str, Any]]:
 
 
 def _mbpp_results(doc: dict[str, Any], results: list[str], confined: bool = True) -> dict[str, float]:
-    return _run_tests(extract_code(results[0]), "\n".join(doc["test_list"][:3]), confined)
+    return _run_tests(extract_code(results[0]), "\n".join(doc["test_list"][:3]), confined, _definitions(doc["code"]))
+
+
+def _definitions(code: str) -> dict[str, ast.stmt]:
+    """The functions and classes that a piece of code defines, by name."""
+    return {node.name: node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 def _humaneval(confined: bool) -> dict[str, Any]:
@@ -149,11 +176,14 @@ def _humaneval_results(doc: dict[str, Any], results: list[str], confined: bool =
     code = extract_code(results[0])
     # A whole function behind the prompt, whose docstring is body enough, replaces the prompt's.
     program = f"{doc['prompt']}\n{code}" if f"def {doc['entry_point']}" in code else doc["prompt"] + code
-    return _run_tests(program, f"{doc['test']}\ncheck({doc['entry_point']})", confined)
+    # Helpers that the prompt defines are the tests' own: a program that defines them anew changes only itself.
+    helpers = [ast.unparse(node) for name, node in _definitions(doc["prompt"]).items() if name != doc["entry_point"]]
+    tests = "\n".join([*helpers, doc["test"], f"check({doc['entry_point']})"])
+    return _run_tests(program, tests, confined, [doc["entry_point"]])
 
 
-def _run_tests(program: str, tests: str, confined: bool) -> dict[str, float]:
-    return {"pass_at_1": float(run_python(program, tests, Limits(), confined).passed)}
+def _run_tests(program: str, tests: str, confined: bool, names: Iterable[str]) -> dict[str, float]:
+    return {"pass_at_1": float(run_python(program, tests, Limits(), confined, list(names)).passed)}
 
 
 def _math500(confined: bool) -> dict[str, Any]:
@@ -222,19 +252,3 @@ def _find_punkt(data: Path) -> None:
         raise ValueError(
             f"IFEval's scorer needs NLTK's punkt_tab: set NLTK_DATA to a folder that holds it, or put it into {beside}"
         ) from None
-
-
-def _read(path: Path, task: str, split: str) -> datasets.Dataset:
-    if not path.is_file():
-        expected = ", ".join(sorted(set(FILES[task].values())))
-        raise ValueError(f"no file {path}: for {task} the data folder must hold {expected}")
-    try:
-        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text("utf-8")
-        rows = [json.loads(line) for line in text.split("\n") if line.strip()]
-    except (ValueError, OSError, EOFError) as error:
-        raise ValueError(f"{path} is not JSON lines: {error}") from error
-    if task == "mbpp":
-        rows = [row for row in rows if row.get("task_id") in MBPP_SPLITS[split]]
-    if not rows:
-        raise ValueError(f"{path} holds no documents for {task}")
-    return datasets.Dataset.from_list(rows)

@@ -1,1 +1,1 @@
-"""The playground: a local page on which orders race over one Sudoku puzzle. Standard library only."""
+"""The playground: a local page on which decodings race over a text or a puzzle. Needs the extra ``play``."""

@@ -142,8 +142,11 @@ const Boards = (() => {
     showTally() {
       this.tally.textContent = `${this.count} of ${this.hidden}`;
     }
-    // Shows a reveal; returns a sentence for screen readers, if it is the first wrong one.
-    reveal({ nth, cell: position, digit, p, right }) {
+    // Shows a step; returns a sentence for screen readers, if it has the first wrong reveal.
+    reveal({ nth, reveals }) {
+      return reveals.map((one, k) => this.revealOne(nth + k, one)).join("");
+    }
+    revealOne(nth, { place: position, text: digit, p, right }) {
       const cell = this.cells[position];
       const share = nth / Math.max(1, this.hidden - 1);
       const first = !right && this.firstWrong === null;
@@ -151,7 +154,7 @@ const Boards = (() => {
       this.last = cell;
       cell.className = ["cell", cell.dataset.edges, "shown now", right ? "" : "wrong", first ? "first-wrong" : ""].join(" ");
       cell.style.setProperty("--heat", heat(share));
-      cell.replaceChildren(make("span", {}, String(digit)), make("span", { class: "nth", "aria-hidden": "true" }, String(nth + 1)));
+      cell.replaceChildren(make("span", {}, digit), make("span", { class: "nth", "aria-hidden": "true" }, String(nth + 1)));
       cell.setAttribute("aria-label", `${cellName(position, this.size)}: ${digit}, reveal ${nth + 1}${right ? "" : ", wrong"}`);
       const wide = 600 / this.hidden;
       const height = Math.max(2, 80 * p);
@@ -176,7 +179,7 @@ const Boards = (() => {
       this.last?.classList.remove("now");
       this.outcome.className = `verdict ${verdict.solved ? "good" : "bad"}`;
       this.outcome.textContent = verdict.solved ? "✓ solved" : `✗ ${verdict.wrong} wrong, the first at reveal ${verdict.first_wrong + 1}`;
-      this.tally.textContent = `${verdict.denoiser_calls} calls · log p ${verdict.total_logp.toFixed(2).replace("-", "−")}`;
+      this.tally.textContent = `${verdict.calls} calls · log p ${verdict.logp.toFixed(2).replace("-", "−")}`;
       return `${this.label}: ${verdict.solved ? "solved" : `${verdict.wrong} wrong`}.`;
     }
   }

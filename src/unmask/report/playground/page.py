@@ -1,7 +1,6 @@
 """The playground's page and the policy it is served under: nothing from elsewhere, no script or style but those in the page.
 
-It shares the viewer's style and elements. The policy names each script and style by its hash, so the page is
-the same for every request.
+It shares the viewer's style and elements. The policy names each script and style by its hash.
 """
 
 from __future__ import annotations
@@ -9,12 +8,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import asdict
 from functools import cache
 
 from unmask.report import templates
-from unmask.report.playground.puzzles import DIFFICULTIES, EXAMPLES
-from unmask.report.playground.race import DENOISERS, MOST_SCHEDULERS, SCHEDULERS
+from unmask.report.playground.boards import board_choices
+from unmask.report.playground.models import Models
+from unmask.report.playground.race import MOST_LANES
+from unmask.report.playground.text import text_choices
 
 VIEWER_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -22,24 +22,17 @@ VIEWER_POLICY = (
 )
 
 
-@cache
-def page() -> str:
+def page(models: Models) -> str:
     """The whole page, with what can be chosen inside it."""
-    choices = {
-        "denoisers": [{"name": name, "size": size, "label": label} for name, (size, label) in DENOISERS.items()],
-        "schedulers": [{"name": name, "label": label} for name, label in SCHEDULERS.items()],
-        "examples": [asdict(example) for example in EXAMPLES],
-        "difficulties": DIFFICULTIES,
-        "mostSchedulers": MOST_SCHEDULERS,
-    }
+    choices = {"boards": board_choices(), "text": text_choices(models), "mostLanes": MOST_LANES}
     return templates.render("playground/playground.html", choices=choices)
 
 
 @cache
-def policy() -> str:
+def policy(html: str) -> str:
     """The page's Content-Security-Policy."""
     scripts, styles = (
-        " ".join(map(_hash, re.findall(rf"<{tag}>(.*?)</{tag}>", page(), re.DOTALL))) for tag in ("script", "style")
+        " ".join(map(_hash, re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL))) for tag in ("script", "style")
     )
     return (
         f"default-src 'none'; script-src {scripts}; style-src {styles}; img-src data:; connect-src 'self'; "

@@ -1,80 +1,33 @@
-"""A race: several schedulers fill the same puzzle with the same denoiser, reveal by reveal, in turn.
+"""A race: several decodings of one canvas by one denoiser, step by step, in turn.
 
-Each scheduler decodes in its own thread, with ``unmask()``, and passes on one reveal at a time; none gets more than two steps
-ahead of the events that were consumed. The trace for the viewer is recorded on the way.
+Each decoding runs in its own thread and passes on one step at a time; none gets more than two steps ahead of the events that were
+consumed. What the viewer shows is recorded on the way.
 """
 
 from __future__ import annotations
 
-import copy
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
-from unmask.decoding.loop import Step, unmask
-from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Trajectory
-from unmask.denoisers.loading import load_denoiser
-from unmask.report.playground.puzzles import Puzzle
-from unmask.report.traces import record as trace
-from unmask.report.traces.record import Trace
-from unmask.report.traces.recording import RecordingScheduler
-from unmask.schedulers.loading import load_scheduler
+from unmask.decoding.loop import Step
+from unmask.decoding.protocols import Trajectory
+from unmask.report.traces.recording import ALTERNATIVES, RecordingScheduler
 
-DENOISERS = {
-    "sudoku-9x9-imperfect": (9, "9×9, imperfect: here the order matters"),
-    "sudoku-9x9": (9, "9×9, the best one"),
-    "sudoku-4x4-imperfect": (4, "4×4, imperfect"),
-    "sudoku-4x4": (4, "4×4, the best one"),
-}
-SCHEDULERS = {
-    "sas": "learned order (SAS)",
-    "confidence": "confidence",
-    "margin": "margin",
-    "entropy": "entropy",
-    "expert": "human expert",
-    "left_to_right": "left to right",
-    "random": "random",
-    "gt_logp": "oracle: knows the solution",
-}
-MOST_SCHEDULERS = 4
-SECONDS = 120.0
-
-
-@dataclass(frozen=True)
-class Reveal:
-    """The ``nth`` reveal (from 0) of a scheduler: which cell, which digit, the model's probability of it, whether it is right."""
-
-    scheduler: str
-    nth: int
-    cell: int
-    digit: int
-    p: float
-    right: bool
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How a scheduler ended. ``first_wrong`` is the reveal, from 0, that was its first mistake."""
-
-    scheduler: str
-    solved: bool
-    wrong: int
-    first_wrong: int | None
-    total_logp: float
-    denoiser_calls: int
-
-
-@dataclass(frozen=True)
-class Finish:
-    """The end of a race, with everything that happened."""
-
-    trace: Trace
+MOST_LANES = 4
+STOPPED = "the playground was stopped"
+Event = tuple[str, dict[str, Any]]
+"""The name of a server-sent event, and its data."""
+OnStep = Callable[[Step], None]
+Decode = Callable[[RecordingScheduler, OnStep], tuple[Trajectory, dict[str, Any]]]
+"""Decode by a scheduler that records; the trajectory, and what the verdict holds beyond the usual."""
 
 
 class Stopped(Exception):
@@ -85,40 +38,79 @@ class TooSlow(RuntimeError):
     """The race was not over in time."""
 
 
-def check_entry(denoiser: str, schedulers: tuple[str, ...], size: int) -> None:
-    """Refuse what is not on the lists above: a name from the page is never a path or a hub id."""
-    if denoiser not in DENOISERS:
-        raise ValueError(f"expected a denoiser among {', '.join(DENOISERS)}, got {denoiser[:60]!r}")
-    unknown = [name for name in schedulers if name not in SCHEDULERS]
-    if unknown:
-        raise ValueError(f"expected schedulers among {', '.join(SCHEDULERS)}, got {unknown[0][:60]!r}")
-    if not 1 <= len(schedulers) <= MOST_SCHEDULERS:
-        raise ValueError(f"expected 1 to {MOST_SCHEDULERS} schedulers, got {len(schedulers)}")
-    if len(set(schedulers)) < len(schedulers):
-        raise ValueError("the same scheduler is named twice: choose another one")
-    if DENOISERS[denoiser][0] != size:
-        fits = DENOISERS[denoiser][0]
-        raise ValueError(f"{denoiser} fills {fits}×{fits} boards, but the puzzle is {size}×{size}: choose another")
+class Lane:
+    """One decoding of a race. ``labels`` gives the text of a token; ``truth`` are the right tokens, where they are known."""
+
+    def __init__(
+        self,
+        recorder: RecordingScheduler,
+        decode: Decode,
+        labels: Callable[[int], str],
+        truth: Int[Tensor, "L"] | None = None,
+    ) -> None:
+        self.recorder, self.decode, self.labels, self.truth = recorder, decode, labels, truth
+        self.trajectory: Trajectory | None = None
+        self.guesses: list[tuple[Tensor, Tensor]] = []
+        self.shown: dict[int, int] = {}
+
+    def run(self, emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """Decode, passing each step to ``emit``; the verdict."""
+        done, more = self.decode(self.recorder, lambda step: emit(self._show(step)))
+        calls = done.denoiser_calls - self.recorder.foreign_calls
+        self.trajectory = replace(done, denoiser_calls=calls)
+        revealed = done.rank[0].cpu() >= 0
+        return {
+            "logp": done.total_logp[0].item(),
+            "calls": calls,
+            "steps": done.steps,
+            "reveals": int(done.reveals[0]),
+            "decided": decided_at(self.guesses, done.tokens[0].cpu(), revealed),
+            **more,
+        }
+
+    def _show(self, step: Step) -> dict[str, Any]:
+        """A step as the page shows it: what it reveals or replaces, and what has been hidden again since the step before."""
+        view, place, tokens = step.view, step.view.at[1].cpu(), step.tokens[0].tolist()
+        self.guesses.append((place, view.prices.best.cpu()))
+        row_of = {position: row for row, position in enumerate(place.tolist())}
+        again = [position for position in self.shown if bool(view.hidden[0, position])]
+        for position in again:
+            del self.shown[position]
+        nth, reveals = len(self.shown), []
+        replaced = [position for position, token in self.shown.items() if tokens[position] != token]
+        for position in [*replaced, *torch.nonzero(step.revealed[0])[:, 0].tolist()]:
+            prices = view.prices.logp[row_of[position]] if position in row_of else None
+            reveals.append({"place": position, **self._explain(position, tokens[position], prices)})
+            self.shown[position] = tokens[position]
+        return {"step": len(self.guesses) - 1, "nth": nth, "reveals": reveals, "hidden": again}
+
+    def _explain(self, position: int, token: int, prices: Tensor | None) -> dict[str, Any]:
+        """A token with its probability, if it was priced, and the likeliest others."""
+        others: list[Any] = []
+        if prices is not None:
+            top = prices.topk(min(ALTERNATIVES, len(prices)))
+            ranked = zip(top.indices.tolist(), top.values.exp().tolist(), strict=True)
+            others = [[self.labels(other), p] for other, p in ranked if other != token and p > 0]
+        return {
+            "text": self.labels(token),
+            "p": None if prices is None else float(prices[token].exp()),
+            "others": others,
+            "right": None if self.truth is None else token == int(self.truth[position]),
+        }
 
 
-def race(
-    puzzle: Puzzle,
-    denoiser: str,
-    names: tuple[str, ...],
-    *,
-    seed: int = 0,
-    stop: threading.Event | None = None,
-    seconds: float = SECONDS,
-) -> Iterator[Reveal | Verdict | Finish]:
-    """Run the race and yield its events. Closing the iterator, or ``stop``, ends the decodings at their next step."""
-    check_entry(denoiser, names, puzzle.size)
-    model = _denoiser(denoiser)
-    schedulers = {name: _scheduler(name, denoiser) for name in names}
-    tokens, target = (torch.from_numpy(board.astype("int64"))[None] for board in (puzzle.board, puzzle.solution))
-    region, seeds = torch.ones_like(tokens, dtype=torch.bool), torch.tensor([seed])
-    canvas = Canvas(tokens, target, region, seeds=seeds)
+def decided_at(guesses: Sequence[tuple[Tensor, Tensor]], tokens: Int[Tensor, "L"], revealed: Tensor) -> int:
+    """The first step, from 0, from which on the best guess at every candidate is the token that ends up there."""
+    changed = [
+        step for step, (place, best) in enumerate(guesses) if bool(((tokens[place] != best) & revealed[place]).any())
+    ]
+    return changed[-1] + 1 if changed else 0
+
+
+def race(lanes: Sequence[Lane], stop: threading.Event, seconds: float) -> Iterator[Event]:
+    """Run the lanes and yield their events. Closing the iterator, or ``stop``, ends the decodings at their next step."""
     over = threading.Event()
-    runners = [_Runner(name, schedulers, model, canvas, over, stop) for name in names]
+    runners = [_Runner(lane, number, over, stop) for number, lane in enumerate(lanes)]
     deadline = time.monotonic() + seconds
     try:
         for runner in runners:
@@ -126,55 +118,27 @@ def race(
         running = list(runners)
         while running:
             for runner in list(running):
-                event = runner.next(deadline)
-                if isinstance(event, Verdict):
+                name, data = runner.next(deadline)
+                if name == "verdict":
                     running.remove(runner)
-                yield event
-        trajectories = {runner.name: runner.trajectory for runner in runners}
-        about = trace.about_boards(puzzle.size, denoiser)
-        yield Finish(trace.make_trace(model, trajectories, canvas, about, problem=puzzle.text))  # pyright: ignore[reportArgumentType]
+                yield name, data
     finally:
         over.set()
         for runner in runners:
             runner.join(5)
 
 
-@cache
-def _denoiser(name: str) -> Any:
-    return load_denoiser(name)
-
-
-@cache
-def _scheduler(name: str, denoiser: str) -> Scheduler:
-    return load_scheduler(name, _denoiser(denoiser), denoiser)
-
-
 class _Runner(threading.Thread):
-    """The decoding of one scheduler. Its queue holds one event: the thread waits until that one is consumed."""
+    """The thread of one lane. Its queue holds one event: the thread waits until that one is consumed."""
 
-    def __init__(
-        self,
-        name: str,
-        schedulers: Mapping[str, Scheduler],
-        denoiser: Denoiser,
-        canvas: Canvas,
-        over: threading.Event,
-        stop: threading.Event | None,
-    ) -> None:
-        super().__init__(name=name, daemon=True)
-        # The copy shares the weights; its count of canvases is its own.
-        self.denoiser, self.canvas = copy.copy(denoiser), canvas
-        self.over, self.stop = over, stop
-        self.scheduler = RecordingScheduler(name, schedulers)
-        self.events: queue.Queue[Reveal | Verdict | Exception] = queue.Queue(maxsize=1)
-        self.trajectory: Trajectory | None = None
-        self.nth = 0
+    def __init__(self, lane: Lane, number: int, over: threading.Event, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.lane, self.number, self.over, self.stop = lane, number, over, stop
+        self.events: queue.Queue[Event | Exception] = queue.Queue(maxsize=1)
 
-    def next(self, deadline: float) -> Reveal | Verdict:
+    def next(self, deadline: float) -> Event:
         """The next event. Raises the error of the decoding, TooSlow at the deadline, Stopped when the server stops."""
-        while True:
-            if self._ended():
-                raise Stopped
+        while not self._ended():
             if time.monotonic() > deadline:
                 raise TooSlow("the race took too long and was stopped")
             try:
@@ -184,52 +148,27 @@ class _Runner(threading.Thread):
             if isinstance(event, Exception):
                 raise event
             return event
+        raise Stopped(STOPPED)
 
     def run(self) -> None:
         try:
-            trajectory = unmask(
-                self.denoiser,
-                self.scheduler,
-                self.canvas,
-                observe=self.scheduler.observe,
-                on_step=self._on_step,
-            )
-            self.trajectory = trajectory
-            self._put(self._verdict(trajectory))
+            verdict = self.lane.run(lambda data: self._put(("reveal", {"lane": self.number, **data})))
+            self._put(("verdict", {"lane": self.number, **verdict}))
         except Stopped:
             return
         except Exception as error:  # a thread cannot raise to its caller: the consumer of the events raises it
-            self._put_error(error)
+            try:
+                self._put(error)
+            except Stopped:
+                return
 
     def _ended(self) -> bool:
-        return self.over.is_set() or (self.stop is not None and self.stop.is_set())
+        return self.over.is_set() or self.stop.is_set()
 
-    def _on_step(self, step: Step) -> None:
-        for cell in torch.nonzero(step.revealed[0])[:, 0].tolist():
-            digit = int(step.tokens[0, cell])
-            right = digit == int(self.canvas.truth[0, cell])
-            p = float(step.view.confidence[0, cell].exp())
-            self._put(Reveal(self.name, self.nth, cell, digit, p, right))
-            self.nth += 1
-
-    def _verdict(self, trajectory: Trajectory) -> Verdict:
-        wrong = trajectory.tokens[0] != self.canvas.truth[0]
-        first = next((k for k, cell in enumerate(trajectory.order[0].tolist()) if cell >= 0 and wrong[cell]), None)
-        number = int(wrong.sum())
-        return Verdict(
-            self.name, number == 0, number, first, trajectory.total_logp[0].item(), trajectory.denoiser_calls
-        )
-
-    def _put(self, event: Reveal | Verdict | Exception) -> None:
+    def _put(self, event: Event | Exception) -> None:
         while not self._ended():
             try:
                 return self.events.put(event, timeout=0.1)
             except queue.Full:
                 continue
         raise Stopped
-
-    def _put_error(self, error: Exception) -> None:
-        try:
-            self._put(error)
-        except Stopped:
-            return

@@ -23,20 +23,30 @@ LEAST_WIDTH = 28  # of a heading
 
 @dataclass(frozen=True)
 class Lane:
-    """One scheduler on a puzzle: ``order[k]`` is revealed k-th; reveals of the same ``step`` happen together."""
+    """One scheduler on a puzzle: ``order[k]`` is revealed k-th; reveals of the same ``step`` happen together.
+
+    ``taken_back`` has the step, the cell and the digit of each reveal that did not stay.
+    """
 
     name: str
     answer: Int[np.ndarray, "L"]
     order: tuple[int, ...]
     step: tuple[int, ...]
+    taken_back: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def steps(self) -> int:
         return self.step[-1] + 1 if self.step else 0
 
-    def revealed(self, steps: int) -> int:
-        """How many cells are revealed after so many steps."""
-        return sum(step < steps for step in self.step)
+    def standing(self, steps: int) -> dict[int, tuple[int, int]]:
+        """Cell → the place of its reveal in the order and its digit, for the cells that are filled after so many steps."""
+        gone = {cell: [entry for entry in self.taken_back if entry[1] == cell] for _, cell, _ in self.taken_back}
+        stand: dict[int, tuple[int, int]] = {}
+        for k, (cell, step) in enumerate(zip(self.order, self.step, strict=True)):
+            ends, _, digit = gone[cell].pop(0) if gone.get(cell) else (steps, cell, int(self.answer[cell]))
+            if step < steps <= ends:
+                stand[cell] = (k, digit)
+        return stand
 
 
 class LiveBoards:
@@ -69,36 +79,34 @@ class LiveBoards:
         """The latest step of every scheduler, as one line."""
         parts = []
         for lane in self.lanes:
-            cells = [
-                self._cell(lane, cell)
-                for cell, step in zip(lane.order, lane.step, strict=True)
-                if step == self.steps - 1
-            ]
+            stand = lane.standing(self.steps)
+            cells = [self._cell(cell, digit) for cell, (k, digit) in stand.items() if lane.step[k] == self.steps - 1]
+            back = [self._place(cell) for step, cell, _ in lane.taken_back if step == self.steps - 1]
+            cells += [f"taken back at {' and '.join(back)}"] if back else []
             parts.append(f"{lane.name}: {', '.join(cells) or 'done'}")
         return f"step {self.steps} of {self.last}: {' | '.join(parts)}"
 
-    def _cell(self, lane: Lane, cell: int) -> str:
-        row, column = divmod(cell, self.shape.size)
-        return (
-            f"{lane.answer[cell]} at row {row + 1}, column {column + 1}{', wrong' if self._wrong(lane, cell) else ''}"
-        )
+    def _cell(self, cell: int, digit: int) -> str:
+        return f"{digit} at {self._place(cell)}{', wrong' if self._wrong(cell, digit) else ''}"
 
-    def _wrong(self, lane: Lane, cell: int) -> bool:
-        return self.truth is not None and bool(lane.answer[cell] != self.truth[cell])
+    def _place(self, cell: int) -> str:
+        row, column = divmod(cell, self.shape.size)
+        return f"row {row + 1}, column {column + 1}"
+
+    def _wrong(self, cell: int, digit: int) -> bool:
+        return self.truth is not None and digit != int(self.truth[cell])
 
     def board(self, lane: Lane) -> Text:
         """One lane after ``steps`` steps: clues bold, reveals coloured from the first (blue) to the last (red)."""
-        count = lane.revealed(self.steps)
-        rank = {cell: k for k, cell in enumerate(lane.order[:count])}
-        newest = {cell for cell, step in zip(lane.order, lane.step, strict=True) if step == self.steps - 1}
-        text = self._heading(lane, count)
+        stand = lane.standing(self.steps)
+        text = self._heading(lane, stand)
         for cell in range(len(self.puzzle)):
             text.append(self._gap(cell))
-            digit, style = self._digit(lane, cell, rank.get(cell))
-            wrong = cell in rank and self._wrong(lane, cell)
-            text.append(">" if cell in newest else " ", style="bold")
-            text.append(digit, style=f"{style} reverse" if cell in newest else style)
-            text.append("!" if wrong else " ", style="bold")
+            newest = cell in stand and lane.step[stand[cell][0]] == self.steps - 1
+            digit, style = self._digit(lane, cell, stand.get(cell))
+            text.append(">" if newest else " ", style="bold")
+            text.append(digit, style=f"{style} reverse" if newest else style)
+            text.append("!" if cell in stand and self._wrong(cell, stand[cell][1]) else " ", style="bold")
         return text
 
     def _gap(self, cell: int) -> str:
@@ -108,18 +116,21 @@ class LiveBoards:
             return " " if column % self.shape.box_cols == 0 else ""
         return "\n\n" if row and row % self.shape.box_rows == 0 else "\n"
 
-    def _digit(self, lane: Lane, cell: int, rank: int | None) -> tuple[str, str]:
-        """A cell's character and its style; ``rank`` is its place in the order, once it is revealed."""
-        if rank is not None:
-            return str(lane.answer[cell]), heat(rank / max(1, len(lane.order) - 1))
+    def _digit(self, lane: Lane, cell: int, stands: tuple[int, int] | None) -> tuple[str, str]:
+        """A cell's character and its style; once it is revealed, it ``stands`` by its place in the order and its digit."""
+        if stands is not None:
+            return str(stands[1]), heat(stands[0] / max(1, len(lane.order) - 1))
         return (str(self.puzzle[cell]), "bold") if self.puzzle[cell] else ("·", "dim")
 
-    def _heading(self, lane: Lane, count: int) -> Text:
-        wrong = [k for k, cell in enumerate(lane.order[:count]) if self._wrong(lane, cell)]
+    def _heading(self, lane: Lane, stand: dict[int, tuple[int, int]]) -> Text:
+        wrong = [k for cell, (k, digit) in stand.items() if self._wrong(cell, digit)]
+        back = sum(step < self.steps for step, _, _ in lane.taken_back)
+        hidden = len(set(lane.order))
         if wrong:
-            state = f"{len(wrong)} wrong since {wrong[0] + 1}"
+            state = f"{len(wrong)} wrong since {min(wrong) + 1}"
         else:
-            state = "solved" if self.truth is not None and count == len(lane.order) else f"{count} of {len(lane.order)}"
+            state = "solved" if self.truth is not None and len(stand) == hidden else f"{len(stand)} of {hidden}"
+        state += f", {back} taken back" if back else ""
         room = self.width - len(state) - 2
         name = lane.name if len(lane.name) <= room else f"{lane.name[: room - 1]}…"
         return Text.assemble((name, "bold"), f": {state}\n")

@@ -20,7 +20,8 @@ def comparison(report: Report) -> Table:
     table.add_column("scheduler", no_wrap=True)
     if several:
         table.add_column("decoding")
-    for name in ("solved %", "cells %", "NLL", "calls", "ms"):
+    published = any(row.published is not None for row in report.rows)
+    for name in ("solved %", *(("published %",) if published else ()), "cells %", "NLL", "calls", "ms"):
         table.add_column(name, justify="right", no_wrap=True)
     versus = next((row.versus for row in report.rows if row.versus), None)
     if versus:
@@ -29,6 +30,7 @@ def comparison(report: Report) -> Table:
         cells = [row.scheduler] + ([row.decoding] if several else [])
         cells += [
             numbers.percent_interval(row.exact, row.exact_low, row.exact_high),
+            *(["" if row.published is None else numbers.percent(row.published)] if published else []),
             numbers.percent(row.cell, 2),
             "" if row.nll != row.nll else f"{row.nll:.2f}",
             f"{row.denoiser_calls:.1f}",

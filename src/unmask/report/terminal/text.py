@@ -14,10 +14,11 @@ from torch import Tensor
 
 from unmask.decoding.loop import Step
 from unmask.generation.text_canvas import TextCanvas, Tokenizer
+from unmask.report.terminal.console import REPLACED as PARTIAL
+from unmask.report.terminal.console import printable
 from unmask.report.terminal.tables import heat
 
 HIDDEN = "▁"
-PARTIAL = "�"
 
 
 class Pieces:
@@ -55,13 +56,17 @@ class LiveText:
         self.masked = canvas.hidden.cpu()
         self.hidden = self.masked.clone()
         self.rank = torch.full_like(self.tokens, -1)
-        self.steps = 0
+        self.steps = self.taken_back = 0
 
     def on_step(self, step: Step) -> None:
         """Take over the reveals of a step. Reveals of one step share their place in the order."""
         rows, revealed = step.view.rows.cpu(), step.revealed.cpu()
         self.tokens[rows] = step.tokens.cpu()
         self.hidden[rows] = self.hidden[rows] & ~revealed
+        if step.revised.hidden is not None:
+            hidden = step.revised.hidden.cpu()
+            self.hidden[rows], self.rank[rows] = self.hidden[rows] | hidden, self.rank[rows].masked_fill(hidden, -1)
+        self.taken_back += int((step.revised.tokens != step.view.tokens).sum())
         count = (self.rank[rows] >= 0).sum(1, keepdim=True)
         self.rank[rows] = torch.where(revealed, count, self.rank[rows])
         self.steps = step.view.step + 1
@@ -115,13 +120,13 @@ class LiveText:
         """The step as one line: how far it is, and the canvases, each on the same line."""
         share = f"{self.revealed}/{int(self.masked.sum())}"
         rows = (self.row(row).plain.replace("\n", "⏎").strip() for row in range(len(self.tokens)))
-        return f"step {self.steps}, {share} revealed: {' | '.join(rows)}"
+        return f"step {self.steps}, {share} revealed{self._back()}: {' | '.join(rows)}"
+
+    def _back(self) -> str:
+        return f", {self.taken_back} taken back" if self.taken_back else ""
 
     def __rich__(self) -> Group:
-        status = Text(f"step {self.steps}, {self.revealed} of {int(self.masked.sum())} revealed", style="dim")
+        status = Text(
+            f"step {self.steps}, {self.revealed} of {int(self.masked.sum())} revealed{self._back()}", style="dim"
+        )
         return Group(*(self.row(row) for row in range(len(self.tokens))), status)
-
-
-def printable(text: str) -> str:
-    """Without control characters: what a model writes must not move the cursor."""
-    return "".join(c if c in "\n\t" or c.isprintable() or c.isspace() else PARTIAL for c in text).replace("\r", "")

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int64, UInt16
 from numpy.typing import NDArray
 
 from unmask.runs.atomic import atomic_write
+from unmask.tasks.kinds import Drawing
 from unmask.tasks.sudoku.grid import Grid
 
 FORMAT, VERSION = "unmask-trace", 1
@@ -51,7 +52,9 @@ class Candidates:
 class TracedTrajectory:
     """The decoding by one scheduler: ``order[k]`` is revealed k-th, at ``step[k]``, with log-probability ``logp[k]``.
 
-    ``others`` has, for each step, the position that another scheduler scores best in the same state.
+    ``others`` has, for each step, the position that another scheduler scores best in the same state. ``drawing`` is a picture of
+    the answer, where the task has one. ``taken_back`` has a (step, position, token) for each token that a revision hid or
+    replaced: such a position is in ``order`` more than once, and there is no ``total_logp``.
     """
 
     scheduler: str
@@ -59,10 +62,12 @@ class TracedTrajectory:
     order: tuple[int, ...]
     step: tuple[int, ...]
     logp: tuple[float, ...]
-    total_logp: float
+    total_logp: float | None
     denoiser_calls: int
     candidates: Candidates | None = None
     others: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    drawing: Drawing | None = None
+    taken_back: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def steps(self) -> int:
@@ -136,9 +141,10 @@ def as_json(trace: Trace) -> dict[str, Any]:
 def _trajectory_json(trace: Trace, trajectory: TracedTrajectory) -> dict[str, Any]:
     c = trajectory.candidates
     return {
-        **vars(trajectory),
+        **{name: value for name, value in vars(trajectory).items() if name != "drawing"},
+        **({"drawing": vars(trajectory.drawing)} if trajectory.drawing else {}),
         "logp": [round(value, 6) for value in trajectory.logp],
-        "total_logp": round(trajectory.total_logp, 6),
+        "total_logp": None if trajectory.total_logp is None else round(trajectory.total_logp, 6),
         "first_wrong": trace.first_wrong(trajectory),
         "others": dict(trajectory.others),
         "candidates": c

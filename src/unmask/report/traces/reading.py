@@ -11,6 +11,7 @@ import base64
 import binascii
 import math
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -23,10 +24,12 @@ from pydantic.dataclasses import dataclass
 
 from unmask.report.stored import STRICT, parse, shorten, validate
 from unmask.report.traces.format import FORMAT, VERSION, Candidates, Trace, TracedTrajectory, index_type, probability_of
+from unmask.tasks.kinds import Drawing
 from unmask.tasks.sudoku.grid import BOXES, Grid, grid
 
 MOST_BITS = 2**27  # steps × positions
 MOST_ALTERNATIVES = 32
+MOST_SVG = 2**20
 
 Name = Annotated[str, Field(min_length=1)]
 Index = Annotated[int, Field(ge=0, lt=2**31)]
@@ -54,17 +57,25 @@ class StoredCandidates:
 
 
 @dataclass(frozen=True, config=STRICT)
+class StoredDrawing:
+    svg: Annotated[str, Field(max_length=MOST_SVG)]
+    parts: tuple[tuple[Index, Index], ...]
+
+
+@dataclass(frozen=True, config=STRICT)
 class StoredTrajectory:
     scheduler: Name
     tokens: tuple[Index, ...]
     order: tuple[Index, ...]
     step: tuple[Index, ...]
     logp: tuple[Finite, ...]
-    total_logp: Finite
+    total_logp: Finite | None
     denoiser_calls: Annotated[int, Field(ge=0, lt=2**53)]
     first_wrong: Index | None
     others: dict[str, tuple[Index, ...]]
     candidates: StoredCandidates | None
+    drawing: StoredDrawing | None = None
+    taken_back: tuple[tuple[Index, Index, Index], ...] = ()
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -128,6 +139,7 @@ def _require_consistency(trace: Trace, stored: StoredTrace) -> None:
     if len(set(names)) < len(names):
         raise ValueError(f"trajectories: expected one per scheduler, got {shorten(', '.join(names))}")
     shown = {trace.mask_id, *trace.prompt, *(trace.target or ())}.union(*(one.tokens for one in trace.trajectories))
+    shown |= {token for one in trace.trajectories for _, _, token in one.taken_back}
     if shown - trace.labels.keys():
         raise ValueError(f"labels: expected one for every token, got none for {min(shown - trace.labels.keys())}")
     for given, trajectory in zip(stored.trajectories, trace.trajectories, strict=True):
@@ -145,21 +157,45 @@ def _trajectory(stored: StoredTrajectory, place: str, problem: StoredTrace, ids:
     _require_positions(order, length, f"{place}, order")
     _require_length(step, len(order), f"{place}, step")
     _require_length(stored.logp, len(order), f"{place}, logp")
-    if len(set(order)) < len(order):
-        raise ValueError(f"{place}, order: expected each position once")
-    if step and (step[0] != 0 or any(after - before not in (0, 1) for before, after in pairwise(step))):
-        raise ValueError(f"{place}, step: expected 0, then the same or the next step at each reveal")
-    steps = step[-1] + 1 if step else 0
+    steps = _require_steps(stored, length, place)
     for name, choices in stored.others.items():
         _require_length(choices, steps, f"{place}, others, {shorten(name)}")
         _require_positions(choices, length, f"{place}, others, {shorten(name)}")
     candidates = None
     if stored.candidates is not None:
         candidates = _candidates(stored.candidates, f"{place}, candidates", steps, problem, ids)
-        if not all(candidates.eligible[at, position] for at, position in zip(step, order, strict=True)):
+        replaced = {(when, position) for when, position, _ in stored.taken_back}
+        reveals = set(zip(step, order, strict=True)) - replaced
+        if not all(candidates.eligible[at, position] for at, position in reveals):
             raise ValueError(f"{place}, candidates: expected every reveal among the candidates of its step")
-    same = {name: value for name, value in vars(stored).items() if name not in ("first_wrong", "candidates")}
-    return TracedTrajectory(**same, candidates=candidates)
+    same = {name: value for name, value in vars(stored).items() if name not in ("first_wrong", "candidates", "drawing")}
+    drawing = _drawing(stored.drawing, length, f"{place}, drawing")
+    return TracedTrajectory(**same, candidates=candidates, drawing=drawing)
+
+
+def _drawing(stored: StoredDrawing | None, length: int, place: str) -> Drawing | None:
+    if stored is None:
+        return None
+    _require_positions([position for position, _ in stored.parts], length, place)
+    return Drawing(stored.svg, stored.parts)
+
+
+def _require_steps(stored: StoredTrajectory, length: int, place: str) -> int:
+    """The number of steps. What is taken back is revealed once more, and a step may do nothing else."""
+    order, step = stored.order, stored.step
+    _require_positions([position for _, position, _ in stored.taken_back], length, f"{place}, taken_back")
+    again = Counter(order) - Counter(position for _, position, _ in stored.taken_back)
+    if max(again.values(), default=1) > 1:
+        raise ValueError(f"{place}, order: expected each position once, and once more whenever it was taken back")
+    gaps = [after - before for before, after in pairwise((0, *step))]
+    if gaps and (gaps[0] or min(gaps) < 0 or (max(gaps) > 1 and not stored.taken_back)):
+        raise ValueError(f"{place}, step: expected 0, then the same or the next step at each reveal")
+    if (stored.total_logp is None) != bool(stored.taken_back):
+        raise ValueError(f"{place}, total_logp: expected a number, or null where something was taken back")
+    steps = step[-1] + 1 if step else 0
+    if any(when >= steps for when, _, _ in stored.taken_back):
+        raise ValueError(f"{place}, taken_back: expected steps before the last reveal")
+    return steps
 
 
 def _candidates(stored: StoredCandidates, place: str, steps: int, problem: StoredTrace, ids: list[int]) -> Candidates:

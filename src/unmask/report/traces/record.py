@@ -19,12 +19,11 @@ from torch import Tensor
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, States, Trajectory
-from unmask.report import templates
-from unmask.report.terminal import tables as terminal
 from unmask.report.traces.format import Candidates, Trace, TracedTrajectory, write
 from unmask.report.traces.reading import read
 from unmask.report.traces.recording import ALTERNATIVES, RecordingScheduler
 from unmask.report.viewer import page as viewer
+from unmask.tasks.kinds import Draw
 from unmask.tasks.sudoku.grid import BOXES, Grid, grid
 
 __all__ = [
@@ -47,13 +46,14 @@ LEAST_LOGP = -1e4  # JSON has no −inf
 
 @dataclass(frozen=True)
 class About:
-    """What the tensors do not hold: names, the text of each token, and the shape of a board (None: text)."""
+    """What the tensors do not hold: names, the text of each token, the shape of a board (None: text), a picture of an answer."""
 
     task: str = "text"
     denoiser: str = "denoiser"
     labels: Callable[[int], str] = str
     grid: Grid | None = None
     decoding: str = ""
+    draw: Draw | None = None
 
 
 def about_boards(size: int, denoiser: str, decoding: str = "") -> About:
@@ -109,7 +109,7 @@ def record_trajectory(
 
 
 def make_trace(
-    denoiser: Denoiser,
+    denoiser: Denoiser | NamedIds,
     trajectories: Mapping[str, Trajectory],
     canvas: Canvas,
     about: About,
@@ -128,9 +128,11 @@ def make_trace(
     prompt = tuple(canvas.tokens[row][real].tolist())
     target = None if canvas.target is None else tuple(canvas.target[row][real].tolist())
     traced = tuple(_trace_row(name, trajectories, row, real, target is not None) for name in trajectories)
+    if about.draw is not None:
+        traced = tuple(replace(one, drawing=about.draw(one.tokens, _reveal_times(one))) for one in traced)
     ids = {denoiser.mask_id, *denoiser.end_ids, *prompt, *(target or ())}
     for trajectory in traced:
-        ids |= {*trajectory.tokens}
+        ids |= {*trajectory.tokens, *(token for _, _, token in trajectory.taken_back)}
         if trajectory.candidates is not None:
             ids |= {*np.unique(trajectory.candidates.token).tolist()}
     return Trace(
@@ -157,22 +159,28 @@ def html(traces: Trace | Sequence[Trace], height: int = 760) -> str:
 
 
 def trajectory_html(trajectory: Trajectory, rows: int = 4) -> str:
-    """The first rows of a trajectory for a notebook, coloured from the first reveal (blue) to the last (red)."""
-    shown = zip(trajectory.tokens[:rows].tolist(), trajectory.rank[:rows].tolist(), strict=True)
-    many = f"{len(trajectory.tokens)} canvases, " if len(trajectory.tokens) != 1 else ""
-    note = f"{many}{trajectory.steps} steps, {trajectory.denoiser_calls} denoiser calls; blue first, red last"
-    return templates.render("traces/trajectory.html", rows=[_row(*one) for one in shown], note=note)
+    """The first rows of a trajectory in the viewer, for a notebook. Tokens are their numbers: it knows no tokenizer."""
+    hidden, mask = trajectory.rank >= 0, int(trajectory.tokens.max()) + 1
+    size = round(trajectory.tokens.shape[1] ** 0.5)
+    is_board = size * size == trajectory.tokens.shape[1] and size in BOXES and mask <= size + 1
+    about = About("decoding", "denoiser", str, grid(size) if is_board else None, "as decoded")
+    canvas, model = Canvas(trajectory.tokens.masked_fill(hidden, mask)), NamedIds(mask)
+    shown = range(min(rows, len(trajectory.tokens)))
+    return html([make_trace(model, {"order": trajectory}, canvas, about, row=row) for row in shown])
 
 
-def _row(tokens: list[int], rank: list[int]) -> dict[str, Any]:
-    """A canvas for the template, with the shape of its board, if it looks like one."""
-    size, last = round(len(tokens) ** 0.5), max(1, *rank)
-    board = size * size == len(tokens) and size in BOXES and max(tokens) <= size
-    cells = [
-        {"token": token, "reveal": place + 1, "colour": terminal.heat(place / last) if place >= 0 else ""}
-        for token, place in zip(tokens, rank, strict=True)
-    ]
-    return {"cells": cells, "shape": grid(size) if board else None}
+@dataclass(frozen=True)
+class NamedIds:
+    """What :func:`make_trace` reads of a denoiser."""
+
+    mask_id: int
+    end_ids: tuple[int, ...] = ()
+
+
+def _reveal_times(trajectory: TracedTrajectory) -> dict[int, float]:
+    """0 for positions of the first step to 1 for those of the last."""
+    last = max(1, trajectory.steps - 1)
+    return {position: step / last for position, step in zip(trajectory.order, trajectory.step, strict=True)}
 
 
 def _to_cpu(trajectory: Trajectory) -> Trajectory:
@@ -192,12 +200,17 @@ def _trace_row(
     trajectory = trajectories[name]
     place = real.long().cumsum(0) - 1
     taken = trajectory.order[row] >= 0
-    candidates, others = None, {}
+    candidates, others, taken_back = None, {}, ()
+    if (revisions := trajectory.revisions) is not None:
+        events = (revisions.step, place[revisions.position], revisions.before)
+        taken_back = tuple(zip(*(x[revisions.row == row].tolist() for x in events), strict=True))
     if trajectory.states is not None:
-        candidates = _candidates(trajectory.states, row, real, has_truth)
+        # The last look of a revision, which takes nothing back, is no step.
+        mine = (trajectory.states.row == row) & (trajectory.states.step <= trajectory.step[row].max())
+        candidates = _candidates(trajectory.states, mine, real, has_truth)
         choice = trajectory.states.observed.get("choice")
         if choice is not None:
-            columns = place[choice[trajectory.states.row == row]].T.tolist()
+            columns = place[choice[mine]].T.tolist()
             others = {other: tuple(columns[o]) for o, other in enumerate(trajectories) if other != name}
     return TracedTrajectory(
         scheduler=name,
@@ -205,16 +218,16 @@ def _trace_row(
         order=tuple(place[trajectory.order[row][taken]].tolist()),
         step=tuple(trajectory.step[row][taken].tolist()),
         logp=tuple(trajectory.logp[row][taken].clamp(min=LEAST_LOGP).tolist()),
-        total_logp=max(LEAST_LOGP, trajectory.total_logp[row].item()),
+        total_logp=None if taken_back else max(LEAST_LOGP, trajectory.total_logp[row].item()),
         denoiser_calls=trajectory.denoiser_calls,
         candidates=candidates,
         others=others,
+        taken_back=taken_back,
     )
 
 
-def _candidates(states: States, row: int, real: Tensor, has_truth: bool) -> Candidates:
-    """What could have been revealed in each state of the row: the observed alternatives, or else the best token alone."""
-    mine = states.row == row
+def _candidates(states: States, mine: Tensor, real: Tensor, has_truth: bool) -> Candidates:
+    """What could have been revealed in each state of a row: the observed alternatives, or else the best token alone."""
     eligible = states.eligible[mine][:, real]
     if "token" in states.observed:
         token, logp = (states.observed[key][mine][:, real][eligible] for key in ("token", "logp"))
@@ -232,7 +245,9 @@ def _candidates(states: States, row: int, real: Tensor, has_truth: bool) -> Cand
     )
 
 
-def _blocks(denoiser: Denoiser, canvas: Canvas, decoding: Decoding, row: int, real: Tensor) -> tuple[int, ...]:
+def _blocks(
+    denoiser: Denoiser | NamedIds, canvas: Canvas, decoding: Decoding, row: int, real: Tensor
+) -> tuple[int, ...]:
     """The block of each position, as the loop counts them: −1 outside the region."""
     hidden = (canvas.tokens[row] == denoiser.mask_id) & real
     if canvas.region is not None:

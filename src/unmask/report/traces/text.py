@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Trajectory
+from unmask.generation.generate import Generation
 from unmask.generation.text_canvas import TextCanvas
-from unmask.report.traces.record import About, Trace, make_trace
+from unmask.report.terminal.text import Pieces
+from unmask.report.traces.record import About, NamedIds, Trace, html, make_trace
 
 
 def trace_texts(
-    denoiser: Denoiser,
+    denoiser: Denoiser | NamedIds,
     labels: Callable[[int], str],
     canvas: TextCanvas,
     trajectories: Mapping[str, Trajectory],
@@ -32,3 +34,10 @@ def trace_texts(
         make_trace(denoiser, trajectories, whole, about, decoding, row=row, problem=problem)
         for row, problem in enumerate(names)
     ]
+
+
+def generation_html(done: Generation, rows: int = 4) -> str:
+    """The first texts of a generation in the viewer, for a notebook."""
+    ids = NamedIds(int(done.canvas.tokens[0, done.canvas.start]))
+    trajectories = {"order": done.trajectory}
+    return html(trace_texts(ids, Pieces(done.tokenizer), done.canvas, trajectories, "denoiser", Decoding())[:rows])

@@ -27,10 +27,11 @@ def page(traces: Sequence[Trace], title: str = TITLE, start: int = 0) -> str:
 
 
 def merge_traces(traces: Sequence[Trace]) -> list[Trace]:
-    """Traces of the same problem become one: its orders are seen side by side, also those of two denoisers or step budgets."""
+    """Traces of the same problem become one: its orders are seen side by side, also those of two denoisers, blocks or budgets."""
     problems: dict[tuple, list[Trace]] = {}
     for trace in traces:
-        problems.setdefault((trace.kind, trace.prompt, trace.target, trace.mask_id, trace.block), []).append(trace)
+        region = tuple(block >= 0 for block in trace.block)
+        problems.setdefault((trace.kind, trace.prompt, trace.target, trace.mask_id, region), []).append(trace)
     return [_together(same) if len(same) > 1 else same[0] for same in problems.values()]
 
 
@@ -53,8 +54,18 @@ def _together(traces: list[Trace]) -> Trace:
     )
     labels = {token: text for trace in traces for token, text in trace.labels.items()}
     return replace(
-        traces[0], denoiser=denoisers, decoding=decodings, labels=labels, trajectories=tuple(trajectories.values())
+        traces[0],
+        denoiser=denoisers,
+        decoding=decodings,
+        block=_common_blocks([trace.block for trace in traces]),
+        labels=labels,
+        trajectories=tuple(trajectories.values()),
     )
+
+
+def _common_blocks(blocks: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The blocks of all; where they differ, one block: a boundary would be that of one trajectory only."""
+    return blocks[0] if len(set(blocks)) == 1 else tuple(min(number, 0) for number in blocks[0])
 
 
 def page_of_json(traces: Any, title: str = TITLE, start: int = 0) -> str:

@@ -22,6 +22,7 @@ const Pane = (() => {
         { class: "chart-caption" },
         make("span", {}, "the model's probability of each token when it was revealed"),
       );
+      this.picture = make("img", { class: "picture", alt: "", hidden: "" });
       this.details = make("div", { class: "details" });
       this.facts = make("p", { class: "facts" });
       this.element = make(
@@ -29,6 +30,7 @@ const Pane = (() => {
         { class: "pane", "data-side": side ? "right" : "left" },
         make("header", {}, this.select, this.verdict),
         this.area,
+        this.picture,
         this.chart,
         this.caption,
         this.details,
@@ -154,30 +156,46 @@ const Pane = (() => {
       this.shown.fill("");
       this.drawChart();
     }
-    // The step of each position, the positions of each step, and which of them are wrong.
-    indexReveals({ order, step, logp, tokens, first_wrong: firstWrong }) {
+    // What stands at each position from which step to which, the positions of each step, and which of them are wrong.
+    indexReveals({ order, step, logp, tokens, first_wrong: firstWrong, taken_back: taken }) {
       const { target } = this.trace;
-      this.stepOf = Array.from({ length: this.length }, () => -1);
-      this.reveals = Array.from({ length: this.steps }, () => []);
-      this.logp = [];
+      const perStep = () => Array.from({ length: this.steps }, () => []);
+      const gone = Array.from({ length: this.length }, () => []);
+      [this.reveals, this.takenBack, this.chances] = [perStep(), perStep(), perStep()];
+      for (const [when, position, token] of taken) {
+        this.takenBack[when]?.push(position);
+        gone[position].push({ until: when, token });
+      }
+      this.stands = Array.from({ length: this.length }, () => []);
       order.forEach((position, k) => {
-        this.stepOf[position] = step[k];
+        const end = gone[position].shift() ?? { until: Infinity, token: tokens[position] };
+        this.stands[position].push({ from: step[k], logp: logp[k], ...end });
         this.reveals[step[k]].push(position);
-        this.logp[position] = logp[k];
+        this.chances[step[k]].push(logp[k]);
       });
-      this.isWrong = position => target !== null && this.stepOf[position] >= 0 && tokens[position] !== target[position];
+      this.isWrong = position => target !== null && this.stepOf[position] >= 0 && this.tokens[position] !== target[position];
       this.firstWrong = firstWrong === null ? -1 : order[firstWrong];
-      this.firstWrongStep = this.firstWrong < 0 ? -1 : this.stepOf[this.firstWrong];
+      this.firstWrongStep = this.firstWrong < 0 ? -1 : step[firstWrong];
+      this.stand(this.steps);
     }
-    showVerdict({ order, tokens, total_logp: logp, denoiser_calls: calls }) {
+    // The step, the token and its probability at each position, as they stand after so many steps or will come next.
+    stand(steps) {
+      const now = this.stands.map(all => all.find(one => steps <= one.until));
+      this.stepOf = now.map(one => (one ? one.from : -1));
+      this.logp = now.map(one => one?.logp);
+      this.tokens = now.map((one, position) => (one ? one.token : this.trajectory.tokens[position]));
+    }
+    showVerdict({ order, tokens, total_logp: logp, denoiser_calls: calls, taken_back: taken }) {
       const { target } = this.trace;
-      const wrong = order.filter(this.isWrong).length;
+      const wrong = [...new Set(order)].filter(this.isWrong).length;
       const right = target !== null && tokens.every((token, position) => token === target[position]);
       const verdict = right ? "✓ all right" : `✗ ${wrong} wrong, the first at step ${this.firstWrongStep + 1}`;
       this.verdict.className = `verdict ${target === null ? "" : right ? "good" : "bad"}`;
       this.verdict.textContent = target === null ? "" : verdict;
       this.facts.textContent = [
-        `log p of this answer ${logp.toFixed(2).replace("-", "−")}`,
+        logp === null
+          ? `${taken.length} tokens taken back: no log p of an order`
+          : `log p of this answer ${logp.toFixed(2).replace("-", "−")}`,
         `${order.length} reveals in ${this.steps} steps`,
         `${calls} denoiser calls`,
       ].join(" · ");
@@ -187,7 +205,7 @@ const Pane = (() => {
       this.chart.replaceChildren();
       this.bars = this.reveals.map((positions, step) => {
         const group = makeSvg("g", {});
-        const p = Math.exp(positions.reduce((sum, position) => sum + this.logp[position], 0) / positions.length);
+        const p = positions.length ? Math.exp(this.chances[step].reduce((sum, logp) => sum + logp, 0) / positions.length) : 0;
         const height = Math.max(2, 80 * p);
         group.append(
           makeSvg("rect", {
@@ -213,6 +231,7 @@ const Pane = (() => {
     // Only cells that look different are touched, so that a long text stays fast.
     draw(step) {
       this.step = Math.min(step, this.steps);
+      this.stand(this.step);
       const decision = Math.max(0, this.step - 1),
         end = this.step >= this.steps;
       const marks = new Map();
@@ -226,13 +245,26 @@ const Pane = (() => {
       this.bars.forEach((bar, n) => bar.classList.toggle("later", n >= this.step));
       for (const side of ["x1", "x2"]) this.cursor.setAttribute(side, (600 * (this.step - 0.5)) / Math.max(1, this.steps));
       this.cursor.style.display = this.step ? "" : "none";
+      this.drawPicture();
       this.explain();
+    }
+    // The drawing without what is still hidden. As an image it can neither run anything nor load anything.
+    drawPicture() {
+      const { drawing, scheduler } = this.trajectory;
+      this.picture.hidden = !drawing;
+      if (!drawing) return;
+      const later = new Set(drawing.parts.filter(([position]) => this.stepOf[position] >= this.step).map(([, atom]) => `atom-${atom}`));
+      const svg = drawing.svg.replaceAll(/<\w+ [^>]*class='([^']*)'[^>]*\/>\s*/g, (element, classes) =>
+        classes.split(" ").some(one => later.has(one)) ? "" : element,
+      );
+      this.picture.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+      this.picture.alt = `${scheduler}: the molecule after ${this.step} of ${this.steps} steps`;
     }
     drawCell(position, decision, end, marks) {
       const look = this.lookOf(position, decision, end);
       const classes = this.classesOf(position, look, end);
       const guess = look.best ? `${look.best.token} ${look.best.p.toFixed(2)}` : "";
-      const key = `${classes}|${guess}|${marks}`;
+      const key = `${classes}|${look.when}|${this.tokens[position]}|${guess}|${marks}`;
       if (this.shown[position] === key) return;
       this.shown[position] = key;
       const cell = this.cells[position];
@@ -260,16 +292,17 @@ const Pane = (() => {
         given ? "given" : shown ? "shown" : never && end ? "never" : "hidden-now",
         best && "candidate",
         shown && when === this.step - 1 && "now",
+        this.takenBack[this.step - 1]?.includes(position) && "taken-back",
         shown && this.isWrong(position) && "wrong",
         shown && position === this.firstWrong && "first-wrong",
-        kind === "text" && finished && ends.includes(this.trajectory.tokens[position]) && "end",
+        kind === "text" && finished && ends.includes(this.tokens[position]) && "end",
       ]
         .filter(Boolean)
         .join(" ");
     }
     contentOf(position, { when, given, shown, never, best }, end) {
       const { kind, mask_id: mask } = this.trace;
-      const token = this.trajectory.tokens[position];
+      const token = this.tokens[position];
       const inside = [];
       // A text keeps the width of its tokens from the first step on; a board shows guesses instead.
       if (kind === "text") inside.push(this.label(never && !end ? mask : token));
@@ -281,7 +314,7 @@ const Pane = (() => {
     }
     describeCell(position, { given, shown, best }) {
       const place = this.name(position),
-        token = this.label(this.trajectory.tokens[position]);
+        token = this.label(this.tokens[position]);
       if (given) return `${place}: ${token}, given`;
       if (shown) return `${place}: ${token}, step ${this.stepOf[position] + 1}${this.isWrong(position) ? ", wrong" : ""}`;
       return best ? `${place}: hidden, best guess ${this.label(best.token)}, ${percent(best.p)}` : `${place}: hidden`;
@@ -292,7 +325,7 @@ const Pane = (() => {
       if (this.pointed !== null) return this.pointed;
       if (this.focused !== null) return this.focused;
       if (this.step >= this.steps && this.firstWrong >= 0) return this.firstWrong;
-      return this.step > 0 ? this.reveals[this.step - 1][0] : null;
+      return this.step > 0 ? (this.reveals[this.step - 1][0] ?? this.takenBack[this.step - 1][0] ?? null) : null;
     }
     explain() {
       if (!this.trajectory) return;
@@ -310,6 +343,9 @@ const Pane = (() => {
       else if (when < 0) parts.push(make("p", {}, "Not revealed: the answer had ended before it."));
       else if (shown) parts.push(this.explainReveal(position, place));
       else parts.push(this.explainHidden(at, place));
+      const gone = this.stands[position].filter(one => one.until < this.step);
+      if (gone.length)
+        parts.push(make("p", {}, gone.map(one => `${this.quoted(one.token)} was taken back at step ${one.until + 1}.`).join(" ")));
       if (place >= 0 && !given) parts.push(this.listAlternatives(position, place));
       if (shown && this.others.length) parts.push(this.explainOthers(when));
       this.details.replaceChildren(...parts);
@@ -318,13 +354,13 @@ const Pane = (() => {
       const first = this.candidates && this.steps ? `, ${this.candidates.count(0)} candidates` : "";
       this.details.replaceChildren(
         make("h2", {}, "Before the first step"),
-        make("p", { class: "muted" }, `${this.trajectory.order.length} positions are hidden${first}.`),
+        make("p", { class: "muted" }, `${new Set(this.trajectory.order).size} positions are hidden${first}.`),
       );
     }
     explainReveal(position, place) {
       const wrong = this.isWrong(position);
       const kind = position === this.firstWrong ? "The first wrong reveal: " : wrong ? "Wrong: " : "";
-      const token = this.quoted(this.trajectory.tokens[position]);
+      const token = this.quoted(this.tokens[position]);
       const p = percent(Math.exp(this.logp[position]));
       let text = `${kind}${token} at step ${this.stepOf[position] + 1}, with probability ${p}.`;
       if (wrong) {
@@ -362,13 +398,15 @@ const Pane = (() => {
     }
     // The step in words, for screen readers.
     announce() {
-      const { scheduler, tokens } = this.trajectory;
+      const { scheduler } = this.trajectory;
       if (!this.step) return `${scheduler}: nothing revealed yet.`;
       const now = this.reveals[this.step - 1];
       const words = now.slice(0, 3).map(position => {
         const p = percent(Math.exp(this.logp[position]));
-        return `${this.name(position)} is ${this.label(tokens[position])}, ${p}${this.isWrong(position) ? ", wrong" : ""}`;
+        return `${this.name(position)} is ${this.label(this.tokens[position])}, ${p}${this.isWrong(position) ? ", wrong" : ""}`;
       });
+      const back = this.takenBack[this.step - 1].length;
+      if (back) words.push(`${back} taken back`);
       return `${scheduler}: ${words.join("; ")}${now.length > 3 ? `; and ${now.length - 3} more` : ""}.`;
     }
   };

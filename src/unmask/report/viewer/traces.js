@@ -45,19 +45,31 @@ const Traces = (() => {
     if (trajectory === null || typeof trajectory !== "object" || !isText(trajectory.scheduler)) refuse(place, "a trajectory with its scheduler");
     ids(trajectory.tokens, `${place}, tokens`, length);
     const reveals = ids(trajectory.order, `${place}, order`, null, 0, length).length;
-    if (new Set(trajectory.order).size < reveals) refuse(`${place}, order`, "each position once");
-    ids(trajectory.step, `${place}, step`, reveals, 0, Math.max(1, length));
-    if (trajectory.step.some((step, k) => step - (k ? trajectory.step[k - 1] : 0) > (k ? 1 : 0) || (k && step < trajectory.step[k - 1])))
-      refuse(`${place}, step`, "ascending steps");
+    const taken = (trajectory.taken_back ??= []);
+    checkSteps(trajectory, taken, place, length);
     if (!Array.isArray(trajectory.logp) || trajectory.logp.length !== reveals || !trajectory.logp.every(Number.isFinite))
       refuse(`${place}, logp`, "a number per reveal");
-    if (!Number.isFinite(trajectory.total_logp)) refuse(`${place}, total_logp`, "a number");
+    if (!Number.isFinite(trajectory.total_logp) && !(trajectory.total_logp === null && taken.length))
+      refuse(`${place}, total_logp`, "a number");
     if (!isWhole(trajectory.denoiser_calls, 0, 2 ** 53)) refuse(`${place}, denoiser_calls`, "a count");
     if (trajectory.first_wrong !== null && !isWhole(trajectory.first_wrong, 0, reveals))
       refuse(`${place}, first_wrong`, "a reveal or null");
     if (trajectory.others === null || typeof trajectory.others !== "object") refuse(`${place}, others`, "positions by scheduler");
     const steps = stepsOf(trajectory);
     for (const [name, positions] of Object.entries(trajectory.others)) ids(positions, `${place}, others, ${name}`, steps, 0, length);
+  }
+
+  // What is taken back is revealed once more, and a step may do nothing else.
+  function checkSteps({ order, step }, taken, place, length) {
+    if (!Array.isArray(taken)) refuse(`${place}, taken_back`, "a list");
+    taken.forEach(event => ids(event, `${place}, taken_back`, 3));
+    if (taken.some(([, position]) => position >= length)) refuse(`${place}, taken_back`, "positions");
+    if (new Set(order).size < order.length - taken.length)
+      refuse(`${place}, order`, "each position once, and once more whenever it was taken back");
+    ids(step, `${place}, step`, order.length, 0, Math.max(1, 2 * (length + taken.length)));
+    const gap = taken.length ? Infinity : 1;
+    if (step.some((when, k) => when - (k ? step[k - 1] : 0) > (k ? gap : 0) || (k && when < step[k - 1])))
+      refuse(`${place}, step`, "ascending steps");
   }
 
   const stepsOf = trajectory => (trajectory.step.length ? trajectory.step[trajectory.step.length - 1] + 1 : 0);

@@ -1,10 +1,10 @@
-"""A script that ``sandbox.py`` runs in its own process: it drops every right and becomes the interpreter of the candidate.
+"""A script that ``sandbox.py`` runs in its own process: it drops every right and becomes the interpreter of untrusted code.
 
 It imports nothing of this package. What it sets survives ``execve`` and cannot be undone: rlimits, Landlock (files), seccomp
-(sockets, processes, signals, calls that change files past Landlock), no capabilities, no new privileges, a network namespace of
-its own where the kernel allows one. Needs Linux on x86-64 or AArch64.
+(sockets, processes, signals, calls that change files past Landlock), no capabilities, no new privileges and, where the kernel
+allows them, namespaces of its own: no network, and a small file system in memory as its folder. Needs Linux on x86-64 or AArch64.
 
-Its first argument is the JSON payload that ``sandbox.run_python`` writes.
+Its first argument is the JSON payload that ``sandbox.py`` writes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import platform
 import resource
 import sys
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
 SIGKILL, CAPABILITIES = 9, 64
-CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWIPC, CLONE_THREAD = 0x10000000, 0x40000000, 0x08000000, 0x00010000
+CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWNS = 0x10000000, 0x40000000, 0x08000000, 0x00020000
+CLONE_THREAD = 0x00010000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 EPERM, ENOSYS = 1, 38
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
@@ -31,6 +32,7 @@ ANYWHERE = {
     "clone3": 435, "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "pidfd_open": 434,
     "pidfd_getfd": 438, "process_madvise": 440, "mount_setattr": 442, "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466,
+    "open_tree_attr": 467, "file_setattr": 469,
 }  # fmt: skip
 NUMBERS: dict[str, dict[str, int]] = {
     "x86_64": {
@@ -48,7 +50,7 @@ NUMBERS: dict[str, dict[str, int]] = {
         "clock_adjtime": 305, "syslog": 103, "setpriority": 141, "ioprio_set": 251, "sched_setparam": 142,
         "sched_setscheduler": 144, "sched_setaffinity": 203, "sched_setattr": 314, "migrate_pages": 256, "move_pages": 279,
         "personality": 135, "vhangup": 153, "iopl": 172, "ioperm": 173, "mknod": 133, "mknodat": 259, "fanotify_init": 300,
-        "prctl": 157, "seccomp": 317,
+        "prctl": 157, "seccomp": 317, "fcntl": 72, "ioctl": 16,
     },
     "aarch64": {
         "socket": 198, "connect": 203, "accept": 202, "bind": 200, "listen": 201, "accept4": 242, "clone": 220, "kill": 129,
@@ -63,10 +65,15 @@ NUMBERS: dict[str, dict[str, int]] = {
         "kexec_load": 104, "kexec_file_load": 294, "acct": 89, "quotactl": 60, "settimeofday": 170, "clock_settime": 112,
         "adjtimex": 171, "clock_adjtime": 266, "syslog": 116, "setpriority": 140, "ioprio_set": 30, "sched_setscheduler": 119,
         "sched_setparam": 118, "sched_setaffinity": 122, "sched_setattr": 274, "migrate_pages": 238, "move_pages": 239,
-        "personality": 92, "vhangup": 58, "mknodat": 33, "fanotify_init": 262, "prctl": 167, "seccomp": 277,
+        "personality": 92, "vhangup": 58, "mknodat": 33, "fanotify_init": 262, "prctl": 167, "seccomp": 277, "fcntl": 25,
+        "ioctl": 29,
     },
 }  # fmt: skip
-WITH_CONDITIONS = ("clone3", "clone", "kill", "tgkill", "prlimit64")
+WITH_CONDITIONS = ("clone3", "clone", "kill", "tgkill", "prlimit64", "fcntl", "ioctl")
+OWNERS = (8, 10, 15, 1024, 1026)
+"""``fcntl``: F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY, by which the kernel sends signals for a process."""
+TERMINAL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+"""The only ``ioctl`` calls: whether it is a terminal and how large, how much can be read, blocking, closing on exec."""
 
 
 class Filter(ctypes.Structure):
@@ -87,7 +94,7 @@ def landlock_version(libc: Any) -> int:
     return max(0, libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
 
 
-def confine_files(libc: Any, readable: list[str], folder: str) -> None:
+def confine_files(libc: Any, readable: list[str], listed: list[str], folder: str) -> None:
     version = landlock_version(libc)
     if version == 0:
         raise OSError("this kernel has no Landlock")
@@ -97,7 +104,7 @@ def confine_files(libc: Any, readable: list[str], folder: str) -> None:
     attributes = (ctypes.c_uint64 * len(handled))(*handled)
     ruleset = libc.syscall(CREATE_RULESET, attributes, ctypes.c_size_t(8 * len(handled)), ctypes.c_uint32(0))
     _must(ruleset, "landlock_create_ruleset")
-    rules = [(path, EXECUTE | READ_FILE | READ_DIR) for path in readable]
+    rules = [(path, EXECUTE | READ_FILE | READ_DIR) for path in readable] + [(path, READ_DIR) for path in listed]
     rules += [(folder, rights), ("/dev/null", READ_FILE | WRITE_FILE), ("/dev/urandom", READ_FILE)]
     for path, allowed in rules:
         if not os.path.exists(path):
@@ -140,14 +147,43 @@ def filter_for(machine: str, pid: int) -> list[tuple[int, int, int, int]]:
     made += only_if("kill", (0, jump_equal, pid))
     made += only_if("tgkill", (0, jump_equal, pid))
     made += only_if("prlimit64", (4, jump_equal, 0), (5, jump_equal, 0))
+    for name, values, inside, outside in (
+        ("fcntl", OWNERS, refuse | EPERM, allow),
+        ("ioctl", TERMINAL, allow, refuse | EPERM),
+    ):
+        tests = [(jump_equal, len(values) - n, 0, value) for n, value in enumerate(values)]
+        body = [(load, 0, 0, 16 + 8), *tests, (give, 0, 0, outside), (give, 0, 0, inside)]
+        made += [(jump_equal, 0, len(body), numbers[name]), *body]
     return [*made, (give, 0, 0, allow)]
 
 
 def confine_calls(libc: Any) -> None:
-    filters = filter_for(platform.machine(), os.getpid())
+    filters = filter_for(os.uname().machine, os.getpid())
     array = (Filter * len(filters))(*(Filter(*item) for item in filters))
     program = Program(len(filters), array)
     _must(libc.prctl(PR_SET_SECCOMP, 2, ctypes.addressof(program), 0, 0), "seccomp")
+
+
+def enter_namespaces(libc: Any, folder: str, space: dict[str, int]) -> None:
+    """No network, no shared memory of others, and as its folder a file system in memory with a size, as far as the kernel allows.
+
+    Without them seccomp still refuses sockets, and the parent watches the folder.
+    """
+    user, group = os.getuid(), os.getgid()
+    alone = CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC
+    if libc.unshare(alone | CLONE_NEWNS):
+        libc.unshare(alone)
+        return
+    try:
+        for name, line in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(line)
+    except OSError:  # files of an unknown owner cannot be made in a new file system
+        return
+    if not libc.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None):
+        options = ",".join(f"{name}={value}" for name, value in space.items())
+        flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        libc.mount(b"unmask", folder.encode(), b"tmpfs", flags, f"{options},mode=700".encode())
 
 
 def drop_capabilities(libc: Any) -> None:
@@ -172,19 +208,19 @@ def main() -> None:
             hard = resource.getrlimit(number)[1]
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(number, (value, value))
-        os.chdir(payload["folder"])
         if payload["confined"]:
             _must(libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "pdeathsig")
             if os.getppid() != payload["parent"]:
                 raise OSError("the parent is gone")
             _must(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-            libc.unshare(
-                CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC
-            )  # where it is refused, seccomp refuses sockets still
-            confine_files(libc, payload["readable"], payload["folder"])
+            enter_namespaces(libc, payload["folder"], payload["space"])
+            os.chdir(payload["folder"])
+            confine_files(libc, payload["readable"], payload["listed"], payload["folder"])
             drop_capabilities(libc)
             confine_calls(libc)
-        os.set_inheritable(payload["report"], True)
+        os.chdir(payload["folder"])
+        if payload["report"] not in payload["kept"]:
+            os.set_inheritable(payload["report"], False)
         os.execve(payload["python"], payload["words"], payload["environment"])
     except Exception as error:
         os.write(payload["report"], f"{payload['token']}{error}".encode())

@@ -1,11 +1,11 @@
-"""Run untrusted Python: a program and its tests, in a process that can only compute, for a limited time.
+"""Run untrusted Python: a program and its tests, in processes that can only compute, for a limited time.
 
-    parent ── guard.py ──────────execve──▶ INSIDE: program, then tests, then the nonce
-       └── result pipe ◀──────────────────────────────────────────────────────┘
+                ┌─ guard.py ──execve──▶ inside.py, answer: the program
+    parent ─────┤                          ▲ calls │ plain data
+                └─ guard.py ──execve──▶ inside.py, examine: the tests ──▶ the verdict, to the parent
 
-A run has passed if and only if the nonce comes back. It is written after the last test by a call that no frame, name or open
-file of the candidate leads to, so that an early exit (``os._exit(0)``, ``sys.exit``) or patched builtins do not count as a pass.
-The candidate's own interpreter still compares its values: an object equal to everything passes tests that only compare.
+The tests run in an interpreter that never holds the program's code, and compare values of their own making. A program that exits
+early, traces, patches, reads memory or returns an object equal to everything changes nothing outside its own process.
 
 ``docs/lm_eval.md`` lists the guarantees. Without Landlock and seccomp nothing runs unless ``confined=False``.
 """
@@ -19,61 +19,33 @@ import math
 import os
 import platform
 import secrets
-import shutil
+import select
 import signal
+import stat
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from unmask.tasks.sandbox import guard as guard_script
+from unmask.tasks.sandbox import inside
 
 Status = Literal["passed", "failed", "timeout", "memory", "files"]
-GUARD = Path(guard_script.__file__)
-SHOWN = 2000
-"""Characters of an error that are kept."""
-LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
-
-# The code of the confined interpreter. The iterator of steps never has a name, so no frame leads to the nonce in it, and the
-# audit hook refuses the calls that would find it without one.
-INSIDE = """
-import functools, json, operator, os, sys
-
-def prepare():
-    parts = []
-    while part := os.read(0, 65536):
-        parts.append(part)
-    payload = json.loads(b"".join(parts))
-    names = {"__name__": "__main__"}
-    steps = [functools.partial(exec, compile(payload[key], f"<{key}>", "exec"), names) for key in ("program", "tests")]
-    return iter([*steps, functools.partial(os.write, int(sys.argv[1]), payload["nonce"].encode())])
-
-def watch(event, arguments):
-    found = event in ("gc.get_objects", "gc.get_referrers", "gc.get_referents", "sys._current_frames", "code.__new__")
-    native = event == "import" and arguments[0] in ("ctypes", "_ctypes", "_testcapi", "_testinternalcapi", "_xxsubinterpreters")
-    if found or native or event == "sys._current_exceptions" or event.startswith("ctypes."):
-        raise RuntimeError(f"refused by the sandbox: {arguments[0] if native else event}")
-
-def emit_error(error, write=os.write, report=int(sys.argv[1]), memory=MemoryError):
-    try:
-        text = f"{type(error).__name__}: {error}"
-    except BaseException:
-        text = "an error that cannot be written"
-    write(report, (f"{'memory' if isinstance(error, memory) else 'failed'}:{text[:2000]}").encode("utf-8", "replace"))
-
-sys.addaudithook(watch)
-leave = os._exit
-try:
-    list(map(operator.call, prepare()))
-    leave(0)
-except BaseException as error:
-    emit_error(error)
-leave(1)
-"""
+GUARD, INSIDE = Path(guard_script.__file__), Path(inside.__file__)
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+PACKAGES = ("site-packages", "dist-packages", "ensurepip")
+SAID = 8192
+"""Bytes of a report that are kept."""
+LOOK = 0.02
+"""Seconds between two looks at the clock and at the folder."""
 
 
 @dataclass(frozen=True)
@@ -120,56 +92,74 @@ def find_missing_protection() -> str:
     return "" if Path("/proc/sys/kernel/seccomp/actions_avail").exists() else "seccomp filters"
 
 
-def run_python(program: str, tests: str, limits: Limits = Limits(), confined: bool = True) -> Outcome:  # noqa: B008
-    """Run ``program`` and then ``tests`` in the same names; passed if both end without an exception, within the limits.
+def run_python(
+    program: str,
+    tests: str,
+    limits: Limits = Limits(),  # noqa: B008
+    confined: bool = True,
+    names: Sequence[str] | None = None,
+) -> Outcome:
+    """Run ``program``, then ``tests`` against it; passed if both end without an exception, within the limits.
 
-    They can import the standard library only and write to a temporary folder only. ``confined=False`` keeps the limits, the empty
-    environment and the temporary working directory, and nothing else: for machines without Landlock, and code that is trusted.
+    The tests see the program's names: what they call is called in the program's process, with plain data for arguments (numbers,
+    text, containers, and objects that came from there), and what it returns is rebuilt as plain data. ``names`` are the only ones
+    they see; without it all but those of Python's own functions and modules. Both can import the standard library only and write to
+    a temporary folder only. ``confined=False`` keeps the limits, the empty environment, the temporary working directory and the two
+    processes, and nothing else: for machines without Landlock, and code that is trusted.
     """
     if confined and (missing := find_missing_protection()):
         raise ValueError(
             f"cannot confine untrusted code here: it needs {missing}; score the stored answers on another machine, "
             "or allow the code to run unconfined"
         )
-    folder = tempfile.mkdtemp(prefix="unmask-sandbox-")
     began = time.monotonic()
-    try:
-        nonce, token = secrets.token_hex(32), secrets.token_hex(16)
-        ours, theirs = os.pipe()
-        guard = _start(folder, theirs, token, limits, confined)
-        try:
-            payload = json.dumps({"program": program, "tests": tests, "nonce": nonce}).encode()
-            ended = _wait(guard, payload, folder, limits)
-            os.set_blocking(ours, False)
-            report = b""
-            with contextlib.suppress(BlockingIOError):
-                report = os.read(ours, 65536)
-        finally:
-            _end(guard)
-            os.close(ours)
-        text = report.decode("utf-8", "replace")
+    with ExitStack() as stack:
+        (asked, ask), (answered, answer), (ours, report) = (_pipe(stack) for _ in range(3))
+        folders = [tempfile.mkdtemp(prefix="unmask-sandbox-") for _ in range(2)]
+        for folder in folders:
+            stack.callback(_remove, folder)
+        token = secrets.token_hex(16)
+        start = partial(_start, token=token, limits=limits, confined=confined, report=report.fileno())
+        candidate = start(folders[0], program, "answer", [asked.fileno(), answer.fileno()])
+        stack.callback(_end, candidate)
+        given = json.dumps({"tests": tests, "names": names})
+        examiner = start(folders[1], given, "examine", [answered.fileno(), ask.fileno(), report.fileno()])
+        stack.callback(_end, examiner)
+        for end in (asked, ask, answered, answer, report):
+            end.close()
+        text, ended = _listen(ours, folders, limits, began)
         if text.startswith(token):
             raise ValueError(f"cannot confine untrusted code here: {text.removeprefix(token)}")
-        status, error = _judge(text, nonce, ended, guard.returncode)
-        return Outcome(status, error[:SHOWN], time.monotonic() - began)
-    finally:
-        _remove(folder)
+        _end(candidate)
+        status, error = _judge(text, ended, candidate.returncode)
+    return Outcome(status, error, time.monotonic() - began)
 
 
-def _start(folder: str, report: int, token: str, limits: Limits, confined: bool) -> subprocess.Popen[bytes]:
+def _pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
+    reading, writing = os.pipe()
+    return stack.enter_context(FileIO(reading, "r")), stack.enter_context(FileIO(writing, "w"))
+
+
+def _start(
+    folder: str, source: str, role: str, kept: list[int], *, token: str, limits: Limits, confined: bool, report: int
+) -> subprocess.Popen[bytes]:
+    """One of the two processes. ``source`` is its standard input; of the parent's files it keeps ``kept``."""
     python = os.path.realpath(sys.executable)
     flags = ["-P", "-s", "-S", "-B", "-X", "utf8"]
     payload = {
         "confined": confined,
         "parent": os.getpid(),
         "report": report,
+        "kept": kept,
         "token": token,
         "folder": folder,
-        "readable": [python, *_interpreter(), *LIBRARIES],
+        "readable": [python, *_readable()],
+        "listed": _listed(),
         "python": python,
-        "words": [python, *flags, "-c", INSIDE, str(report)],
+        "words": [python, *flags, "-c", _inside(), role, *map(str, kept)],
         # Sets of strings are walked in the order of their hashes: the same program must score the same twice.
         "environment": {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
+        "space": {"size": limits.folder, "nr_inodes": limits.files + 1},
         "limits": {
             "RLIMIT_CPU": math.ceil(limits.seconds),
             "RLIMIT_AS": limits.memory,
@@ -178,93 +168,135 @@ def _start(folder: str, report: int, token: str, limits: Limits, confined: bool)
             "RLIMIT_CORE": 0,
         },
     }
-    try:
+    with tempfile.TemporaryFile() as given:
+        given.write(source.encode("utf-8", "replace"))
+        given.seek(0)
+        guarded = [python, *flags, "-c", GUARD.read_text(encoding="utf-8"), json.dumps(payload)]
         return subprocess.Popen(
-            [python, *flags, str(GUARD), json.dumps(payload)],
-            stdin=subprocess.PIPE,
+            guarded,
+            stdin=given,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=(report,),
+            pass_fds=(*kept, report),
             env=payload["environment"],
             start_new_session=True,
         )
-    finally:
-        os.close(report)
 
 
-def _interpreter() -> list[str]:
-    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
-    library = sysconfig.get_config_var("LIBDIR")
-    return sorted({os.path.realpath(path) for path in (*paths, library) if path})
+@functools.cache
+def _inside() -> str:
+    return INSIDE.read_text(encoding="utf-8")
 
 
-def _wait(guard: subprocess.Popen[bytes], payload: bytes, folder: str, limits: Limits) -> Status | None:
-    """Why the run was killed; None if it ended by itself."""
-    deadline = time.monotonic() + limits.wall
-    assert guard.stdin is not None
-    os.set_blocking(guard.stdin.fileno(), False)
+@functools.cache
+def _listed() -> list[str]:
+    """Folders whose names can be listed, as importing needs it, though not all in them can be read."""
+    return sorted({os.path.realpath(os.path.dirname(os.__file__)), *filter(os.path.isdir, LIBRARIES)})
+
+
+@functools.cache
+def _readable() -> list[str]:
+    """The standard library and the system's shared libraries: what lies in their folders, without installed packages."""
+    found = ["/etc/ld.so.cache", "/usr/share/zoneinfo"]
+    for folder in _listed():
+        found += [
+            entry.path for entry in os.scandir(folder) if entry.name not in PACKAGES and not _is_other(entry, folder)
+        ]
+    shared = sysconfig.get_config_var("LIBDIR")
+    return found + [str(path) for path in Path(shared or "/").glob("libpython*")]
+
+
+def _is_other(entry: os.DirEntry[str], folder: str) -> bool:
+    """Whether it is another Python's folder, whose packages would be readable with it."""
+    return folder in LIBRARIES and entry.name.startswith(("python", "pypy", "node_modules"))
+
+
+def _listen(report: FileIO, folders: list[str], limits: Limits, began: float) -> tuple[str, Status | None]:
+    """What was reported until the tests' process ended, and why it had to be ended, if it had."""
+    said = b""
     while True:
-        if payload:
-            try:
-                payload = payload[os.write(guard.stdin.fileno(), payload) :]
-            except BlockingIOError:
-                pass
-            except BrokenPipeError:
-                payload = b""
-            if not payload:
-                guard.stdin.close()
-        try:
-            guard.wait(0.002 if payload else 0.05)
-            return None
-        except subprocess.TimeoutExpired:
-            if time.monotonic() > deadline:
-                return "timeout"
-            if _too_full(folder, limits):
-                return "files"
+        if select.select([report], [], [], LOOK)[0]:
+            part = report.read(65536)
+            said += part[: SAID - len(said)]
+            if not part:
+                return said.decode("utf-8", "replace"), None
+        elif time.monotonic() - began > limits.wall:
+            return "", "timeout"
+        elif any(_too_full(folder, limits) for folder in folders):
+            return "", "files"
 
 
 def _too_full(folder: str, limits: Limits) -> bool:
+    """By descriptors, not by paths, which have a greatest length. A folder that cannot be read is too full."""
     count = total = 0
-    for place, folders, files in os.walk(folder):
-        count += len(folders) + len(files)
-        for name in files:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_size
-        if count > limits.files or total > limits.folder:
-            return True
+    try:
+        for _, folders, files, place in os.fwalk(folder, onerror=_raise):
+            count += len(folders) + len(files)
+            for name in files:
+                with contextlib.suppress(FileNotFoundError):
+                    total += os.lstat(name, dir_fd=place).st_size
+            if count > limits.files or total > limits.folder:
+                return True
+    except FileNotFoundError:  # the program removed what was being looked at
+        return False
+    except OSError:
+        return True
     return False
 
 
-def _end(guard: subprocess.Popen[bytes]) -> None:
+def _raise(error: OSError) -> NoReturn:
+    raise error
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill the process group: the guard and, unconfined, the processes that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(guard.pid, signal.SIGKILL)
-    guard.wait()
-    if guard.stdin is not None and not guard.stdin.closed:
-        with contextlib.suppress(BrokenPipeError):
-            guard.stdin.close()
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
-def _judge(report: str, nonce: str, ended: Status | None, code: int) -> tuple[Status, str]:
+def _judge(said: str, ended: Status | None, code: int) -> tuple[Status, str]:
     if ended is not None:
         reasons = {"timeout": "it took too long", "files": "it wrote too much"}
         return ended, reasons[ended]
-    if secrets.compare_digest(report[-len(nonce) :].encode(), nonce.encode()):
+    kind, _, reason = said.partition(":")
+    if kind == "passed":
         return "passed", ""
-    if code == -signal.SIGXCPU or code == -signal.SIGKILL:
-        return "timeout", "it took too long"
+    if kind in ("failed", "memory", "files"):
+        return kind, reason
+    if kind == "ended" and code not in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGXFSZ):
+        return "failed", f"{reason} (exit code {code})"
     if code == -signal.SIGXFSZ:
         return "files", "it wrote too much"
-    kind, _, reason = report.partition(":")
-    if kind == "memory":
-        return "memory", reason
-    if kind == "failed":
-        return "failed", reason
-    return "failed", f"the tests did not run to their end (exit code {code})"
+    return "timeout", "it took too long"  # the kernel ended one of the two
 
 
 def _remove(folder: str) -> None:
+    """Nothing runs in it any more. What lies deep is moved up first: a path has a greatest length, a tree has none."""
+    with contextlib.suppress(OSError):
+        os.chmod(folder, 0o700)
+        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            while names := os.listdir(top):
+                for name in names:
+                    try:
+                        os.unlink(name, dir_fd=top)
+                    except (IsADirectoryError, PermissionError):
+                        _lift(name, top)
+        finally:
+            os.close(top)
+        os.rmdir(folder)
+
+
+def _lift(name: str, top: int) -> None:
+    """Move what is in a folder to the top, and remove it. Its owner may have no right to read it yet."""
+    os.chmod(name, 0o700, dir_fd=top)
+    inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
     try:
-        shutil.rmtree(folder)
-    except (OSError, RecursionError):  # a tree deeper than Python's stack
-        subprocess.run(["rm", "-rf", "--", folder], check=False, capture_output=True)
+        for child in os.listdir(inner):
+            if stat.S_ISDIR(os.lstat(child, dir_fd=inner).st_mode):
+                os.chmod(child, 0o700, dir_fd=inner)  # moving a folder writes to it
+            os.rename(child, secrets.token_hex(16), src_dir_fd=inner, dst_dir_fd=top)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ class SudokuData(GeneratedKind):
     kind: Literal["sudoku"] = "sudoku"
 
     schedulers = (*GeneratedKind.schedulers, "expert")
-    has_clues = True
+    options: ClassVar[Mapping[str, str]] = {"clues": "For generated puzzles: rao, wide, or a range such as 25-35."}
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
@@ -123,13 +124,16 @@ class SudokuData(GeneratedKind):
         return SudokuProblems(self)
 
     @classmethod
-    def evaluation(cls, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
+    def fit(cls, denoiser: Denoiser, name: str) -> dict[str, Any]:
+        return {"size": board_size(denoiser, name)}
+
+    def evaluation(self, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
         """The puzzles of a CSV file, or generated ones of the denoiser's size."""
         size = board_size(denoiser, name)
         if request.data is not None:
             task = SudokuTask.read(request.data, request.limit)
         else:
-            task = SudokuTask.generate(request.limit, size, request.clues, "test", request.seed)
+            task = SudokuTask.generate(request.limit, size, self.clues, "test", request.seed)
         if task.size != size:
             raise ValueError(f"{name} decodes {size}x{size} boards, but the puzzles are {task.size}x{task.size}")
         return EvaluationSet(denoiser, task, lambda token: str(token) if token else "", grid(size))

@@ -5,6 +5,7 @@ A multiplication and an addition are two FLOPs; norms, rotations and activations
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -72,41 +73,53 @@ def count_flops(call: Callable[[], object]) -> dict[str, int]:
 
 
 @cache
-def _one_layer(config: TransformerConfig) -> Transformer:
-    """All layers cost the same."""
+def _one_layer(config: TransformerConfig, ffn: int) -> Transformer:
+    """A layer with one SwiGLU of this width and full attention: a mask and a choice of experts cost nothing here."""
+    plain = replace(config, n_layers=1, ffn=ffn, experts=None, attention="full", attention_block=None, seeded=False)
     with torch.device("meta"):
-        return Transformer(replace(config, n_layers=1)).requires_grad_(False)
+        return Transformer(plain).requires_grad_(False)
 
 
 @cache
-def _layer_flops(config: TransformerConfig, length: int) -> dict[str, int]:
+def _trunk_flops(config: TransformerConfig, length: int) -> Counter[str]:
+    """By operator. Of a mixture, the experts that a position takes count, and the router."""
     tokens = torch.empty(1, length, dtype=torch.long, device="meta")
-    return count_flops(lambda: _one_layer(config).hidden(tokens))
+    total = Counter(router=2 * length * _router_weights(config))
+    for ffn, layers in Counter(config.ffn_widths(taken=True)).items():
+        counts = count_flops(lambda ffn=ffn: _one_layer(config, ffn).hidden(tokens))
+        total.update({operator: layers * flops for operator, flops in counts.items()})
+    return total
 
 
 def trunk_flops(config: TransformerConfig, length: int) -> int:
     """``hidden`` of one canvas."""
-    return config.n_layers * sum(_layer_flops(config, length).values())
+    return _trunk_flops(config, length).total()
 
 
 def linear_flops(config: TransformerConfig) -> int:
     """Of one position through the trunk, attention's products aside."""
     length = config.grid**2 if config.grid else 1  # a denoiser of boards takes whole boards
-    counts = _layer_flops(config, length)  # attention's products are bmm
-    return config.n_layers * (sum(counts.values()) - counts["bmm"]) // length
+    counts = _trunk_flops(config, length)  # attention's products are bmm
+    return (counts.total() - counts["bmm"]) // length
+
+
+def _router_weights(config: TransformerConfig, biases: bool = False) -> int:
+    e = config.experts
+    return 0 if e is None else (config.n_layers - len(e.dense)) * (config.width + (biases and e.bias)) * e.count
 
 
 @cache
 def head_flops(config: TransformerConfig, positions: int) -> int:
     states = torch.empty(positions, config.width, device="meta")
-    return sum(count_flops(lambda: _one_layer(config).logits(states)).values())
+    return sum(count_flops(lambda: _one_layer(config, 1).logits(states)).values())
 
 
 def parameters(config: TransformerConfig) -> int:
     """Weights of the whole denoiser."""
-    model = _one_layer(config)
     count = lambda module: sum(p.numel() for p in module.parameters())  # noqa: E731
-    return count(model) + (config.n_layers - 1) * count(model.blocks[0])
+    whole = _one_layer(config, 1)
+    blocks = sum(n * count(_one_layer(config, ffn).blocks) for ffn, n in Counter(config.ffn_widths()).items())
+    return count(whole) - count(whole.blocks) + blocks + _router_weights(config, biases=True)
 
 
 def observation(policy: PolicyConfig, width: int, vocabulary: int, length: int) -> dict[str, Tensor]:

@@ -105,9 +105,9 @@ def step_memory(shape: Any, policy: PolicyConfig, work: Work, bytes_per_weight: 
     rows = min(orders, max(work.training.group, work.training.at_once or orders))
     activations = 0.0
     if isinstance(shape, TransformerConfig):
-        inner = shape.n_heads * (shape.head_width or shape.width // shape.n_heads)
+        inner = shape.n_heads * shape.inner_width
         # The stream and its norm, then the tensors of attention or of the FFN.
-        widest = 2 * shape.width + max(4 * inner, 3 * shape.ffn)
+        widest = 2 * shape.width + max(4 * inner, 3 * max(shape.ffn_widths(taken=True)))
         activations = float(rows * length * widest * bytes_per_weight)
     vocabulary = getattr(shape, "head_rows", None) or shape.vocab_size
     seen = sum(tensor.nbytes for tensor in observation(policy, shape.width, vocabulary, length).values())

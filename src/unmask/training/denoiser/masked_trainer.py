@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -127,14 +128,14 @@ def random_masks(mask_id: int, seed: int, weight: str) -> Masking:
 def masked_loss(
     denoiser: Tunable, canvas: Canvas, masks: Masks, forbidden: tuple[int, ...] = ()
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Cross-entropy of the scored tokens, and the share of them that are the denoiser's best.
+    """Cross-entropy of the scored tokens in float32, and the share of them that are the denoiser's best.
 
     ``forbidden`` tokens have probability 0, as in decoding; in pre-training the denoiser learns that by itself.
     """
     if canvas.truth.device != denoiser.device:
         canvas, masks = canvas.to(denoiser.device), masks.to(denoiser.device)
     tokens = canvas.truth.masked_fill(masks.hidden, denoiser.mask_id)
-    logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[masks.scored])
+    logits = denoiser.logits(denoiser.hidden(tokens, canvas.attention)[masks.scored]).float()
     if forbidden:
         logits = logits.index_fill(1, torch.tensor(forbidden, device=logits.device), -torch.inf)
     target = canvas.truth[masks.scored]
@@ -163,7 +164,7 @@ def train_masked(
     masking = masking or random_masks(denoiser.mask_id, config.seed, config.weight)
     trainer = _Trainer(denoiser, config, run)
     start, began = trainer.restore(), time.perf_counter()
-    with ThreadPoolExecutor(1) as ahead:
+    with ThreadPoolExecutor(1) as ahead, trainer.save_when_interrupted():
         upcoming = ahead.submit(source, start, config.batch)
         for step in range(start, config.steps):
             canvas, done = upcoming.result(), step + 1
@@ -194,6 +195,17 @@ class _Trainer:
         self.average = {name: p.detach().clone() for name, p in self.trained.items()} if config.ema else {}
         self.losses: list[Tensor] = []
         self.hits: list[Tensor] = []
+        self.done: int | None = None
+
+    @contextmanager
+    def save_when_interrupted(self) -> Iterator[None]:
+        """Ctrl-C or SIGTERM ends the training where it is; the steps before the present one are saved."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.done is not None:  # not in the middle of an update
+                self.save(self.done)
+            raise
 
     def take_step(self, step: int, loss: Float[Tensor, ""], hit: Float[Tensor, ""]) -> None:
         self.optimizer.zero_grad()
@@ -201,12 +213,14 @@ class _Trainer:
         torch.nn.utils.clip_grad_norm_(self.trained.values(), self.config.clip)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr_at(step)
+        self.done = None
         self.optimizer.step()
         with torch.no_grad():
             for name, tensor in self.average.items():
                 tensor.lerp_(self.trained[name], 1 - min(self.config.ema, (step + 1) / (step + 10)))
         self.losses.append(loss.detach().float())
         self.hits.append(hit)
+        self.done = step + 1
 
     def log(self, step: int, rate: float) -> dict[str, Any]:
         """The record of the steps since the last one."""
@@ -218,9 +232,9 @@ class _Trainer:
             "lr": self.config.lr_at(step),
             "samples_per_second": rate,
         }
-        self.losses, self.hits = [], []
         if self.run:
             self.run.log(record)
+        self.losses, self.hits = [], []
         return record
 
     @torch.no_grad()
@@ -246,12 +260,13 @@ class _Trainer:
         self.run.rewind(0 if checkpoint is None else checkpoint.step)  # step 0: measured before the first
         if checkpoint is None:
             return 0
-        for name, tensor in self._tensors().items():
-            if name not in checkpoint.tensors:
-                lacking = name.removeprefix("model.")
-                raise ValueError(f"the checkpoint of {self.run.folder} lacks {lacking}: it is of another training")
-            tensor.copy_(checkpoint.tensors[name])
-        load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
-        stored = ([torch.tensor(x, device=self.denoiser.device) for x in xs] for xs in checkpoint.state["awaiting"])
-        self.losses, self.hits = stored
+        with checkpoint.restoring():
+            for name, tensor in self._tensors().items():
+                if name not in checkpoint.tensors:
+                    raise KeyError(name.removeprefix("model."))
+                tensor.copy_(checkpoint.tensors[name])
+            load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+            stored = ([torch.tensor(x, device=self.denoiser.device) for x in xs] for xs in checkpoint.state["awaiting"])
+            self.losses, self.hits = stored
+        self.done = checkpoint.step
         return checkpoint.step

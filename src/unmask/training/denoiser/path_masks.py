@@ -7,8 +7,10 @@ orders still aims at the true conditionals.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from jaxtyping import Int
@@ -40,16 +42,19 @@ def draw_orders(
     decoding: Decoding = Decoding(),  # noqa: B008
     rows_at_once: int = 64,
     progress: Callable[[int], None] = lambda count: None,
+    numbers: Int[Tensor, "N"] | None = None,
 ) -> Int[Tensor, "N L"]:
     """Teacher-forced decoding of every canvas: the step at which each position is revealed, −1 where it is given.
 
-    The result is on the canvases' device; ``progress`` is called with the number of canvases of each batch.
+    The result is on the canvases' device; ``progress`` is called with the number of canvases of each batch. ``numbers`` are those
+    of the canvases in their data set: an order is a function of the seed and the canvas's number.
     """
     device = getattr(denoiser, "device", torch.device("cpu"))
     when = torch.full_like(canvas.tokens, -1)
+    numbers = torch.arange(len(when)) if numbers is None else numbers
     for start in range(0, len(when), rows_at_once):
         part = canvas.rows(slice(start, start + rows_at_once))
-        seeds = seed * 2**32 + ORDER * 2**28 + torch.arange(start, start + len(part.tokens))
+        seeds = seed * 2**32 + ORDER * 2**28 + numbers[start : start + rows_at_once]
         canvases = part.to(device).seeded(seeds.to(device))
         trajectory = unmask(denoiser, scheduler, canvases, decoding, forced=True, record=False)
         order, step = trajectory.order.to(when.device), trajectory.step.to(when.device)
@@ -65,23 +70,27 @@ class PathMasks:
 
     A row shows its canvas at a random step of its order. ``loss_on`` "reveal": only the next reveals have a loss, which makes it an
     unbiased estimate of −R_θ(x, σ̂) per position (Eq. second_stage_loss); "hidden": everything still hidden. A ``random_share``
-    of the rows is masked at random instead, as in pre-training, so that the denoiser stays accurate off the path. Every
-    ``refresh`` steps ``orders`` draws again, with the present denoiser; a run keeps the orders in its folder. ``vary`` shows a
-    canvas and its order under another symmetry each time.
+    of the rows is masked at random instead, as in pre-training, so that the denoiser stays accurate off the path.
+
+    ``orders(rows)`` draws the orders of some canvases when a step needs them, with the ``trained`` weights as they were at the
+    beginning; every ``refresh`` steps a new turn begins, whose orders are drawn with the weights that it begins with. A run keeps
+    orders in its folder as they are drawn. ``vary`` shows a canvas and its order under another symmetry each time.
     """
 
     canvas: Canvas
     mask_id: int
-    orders: Callable[[], Int[Tensor, "N L"]]
+    orders: Callable[[Int[Tensor, "n"]], Int[Tensor, "n L"]]
     loss_on: str = "reveal"
     random_share: float = 0.25
     refresh: int = 0
     seed: int = 0
     run: Run | None = None
     vary: Vary | None = None
+    trained: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._turn, self._when = -1, torch.empty(0)
+        self._turn, self._when, self._drawn = -1, torch.empty(0), torch.empty(0)
+        self._weights = {name: p.detach().clone() for name, p in self.trained.items()}
 
     def __call__(self, step: int, batch: int) -> Canvas:
         canvas = self.canvas.rows(self.choose_rows(step, batch))
@@ -93,7 +102,7 @@ class PathMasks:
 
     def masks(self, canvas: Canvas, step: int) -> Masks:
         rows = self.choose_rows(step, len(canvas.tokens))
-        when = self.when(step)[rows]
+        when = self.when(step, rows)
         if self.vary is not None:
             when = self.vary(self.canvas.rows(rows), when, step)[1]
         answer = canvas.answer(self.mask_id)
@@ -117,24 +126,67 @@ class PathMasks:
             answers=int(answer.sum()),
         )
 
-    def when(self, step: int) -> Int[Tensor, "N L"]:
-        """The orders in use at this step."""
+    def when(self, step: int, rows: Int[Tensor, "B"]) -> Int[Tensor, "B L"]:
+        """The orders of these canvases in use at this step; those that are not there yet are drawn."""
         turn = step // self.refresh if self.refresh else 0
         if turn != self._turn:
-            self._turn, self._when = turn, self._load_or_draw(turn)
-        return self._when
+            self._begin(turn)
+        missing = torch.unique(rows[~self._drawn[rows]])
+        if len(missing):
+            with self._as_at_the_beginning():
+                self._keep(missing, self.orders(missing))
+            if self.run is not None:
+                file = self._folder(turn) / f"step-{step:08d}.safetensors"
+                save_tensors(file, {"rows": missing, "when": self._when[missing].to(torch.int16)})
+        return self._when[rows]
 
-    def _load_or_draw(self, turn: int) -> Int[Tensor, "N L"]:
-        """From the run's folder: a resumed run does not have the weights that drew them any more."""
-        if self.run is None:
-            return self.orders()
-        file = self.run.folder / "orders" / f"turn-{turn:04d}.safetensors"
-        if file.exists():
-            try:
-                return load_file(file)["when"].long()
-            except (SafetensorError, KeyError) as error:
-                raise ValueError(f"the orders in {file} are damaged ({error}); restore the file from a copy") from None
-        when = self.orders()
-        file.parent.mkdir(exist_ok=True)
-        save_tensors(file, {"when": when.to(torch.int16)})
-        return when
+    def _begin(self, turn: int) -> None:
+        """The weights and the orders of a turn: of one that was begun before, those in the run's folder."""
+        self._turn, self._when = turn, torch.full_like(self.canvas.tokens, -1)
+        self._drawn = torch.zeros(len(self._when), dtype=torch.bool)
+        stored = {} if self.run is None else {file.stem: file for file in self._folder(turn).glob("*.safetensors")}
+        if "weights" in stored:
+            found = self._read(stored.pop("weights"))
+            self._weights = {name: found[name].to(tensor) for name, tensor in self.trained.items()}
+        elif turn:
+            self._weights = {name: p.detach().clone() for name, p in self.trained.items()}
+            if self.run is not None:
+                save_tensors(self._folder(turn) / "weights.safetensors", self._weights)
+        for _, file in sorted(stored.items()):
+            found = self._read(file)
+            self._keep(found["rows"].long(), found["when"].long())
+
+    def _keep(self, rows: Int[Tensor, "n"], when: Int[Tensor, "n L"]) -> None:
+        self._when[rows] = when.to(self._when)
+        self._drawn[rows] = True
+
+    def _folder(self, turn: int) -> Path:
+        assert self.run is not None
+        folder = self.run.folder / "orders" / f"turn-{turn:04d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @staticmethod
+    def _read(file: Path) -> dict[str, Tensor]:
+        try:
+            return load_file(file)
+        except SafetensorError as error:
+            raise ValueError(
+                f"the orders in {file} are damaged ({error}); delete the file to draw them again"
+            ) from None
+
+    @contextmanager
+    def _as_at_the_beginning(self) -> Iterator[None]:
+        """The trained weights of the turn's beginning in place of the present ones."""
+        present = {name: p.detach().clone() for name, p in self.trained.items()}
+        try:
+            _copy(self._weights, self.trained)
+            yield
+        finally:
+            _copy(present, self.trained)
+
+
+@torch.no_grad()
+def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    for name, tensor in source.items():
+        target[name].copy_(tensor)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from unmask.denoisers.checkpoint import save_denoiser
+from unmask.denoisers.placement import Placement, find_device
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.run import Run
 from unmask.tasks.kinds import GeneratedData
@@ -18,7 +19,7 @@ from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 
 
 @dataclass(frozen=True)
-class Pretrain:
+class Pretrain(Placement):
     """The configuration, the data and the training of a denoiser."""
 
     model: TransformerConfig
@@ -26,6 +27,11 @@ class Pretrain:
     training: MaskedTraining = field(default_factory=MaskedTraining)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dtype != "float32":
+            raise ValueError(
+                f"a denoiser is trained in float32, got dtype {self.dtype!r}: load it in another type later"
+            )
         expected = self.data.shape()
         wrong = {key: getattr(self.model, key) for key in expected if getattr(self.model, key) != expected[key]}
         if "grid" in wrong and self.model.grid is None:
@@ -38,9 +44,11 @@ class Pretrain:
 
 def pretrain(config: Pretrain, folder: str | Path, resume: bool = False) -> Iterator[dict[str, Any]]:
     """Train in ``folder``, yielding records; at the end the denoiser is in ``folder/denoiser``, in float16."""
-    run = Run.create(folder, config, resume=resume)
-    with run.lock():
+    device = find_device(config.device)
+    run = Run.create(folder, config, resume=resume, may_differ=("device",))
+    with run.work():
         generator = torch.Generator().manual_seed(config.training.seed)
-        denoiser = Transformer(config.model).initialise(generator)
+        denoiser = Transformer(config.model).initialise(generator).to(device)
         yield from train_masked(denoiser, config.data, config.training, run)
         save_denoiser(denoiser, run.folder / "denoiser", dtype=torch.float16)
+        config.data.save_tokenizer(run.folder / "denoiser")

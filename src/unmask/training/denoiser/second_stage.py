@@ -1,7 +1,7 @@
 """The second stage as a run directory, from a preset: fine-tune a denoiser along fixed orders (Eq. second_stage_loss).
 
 ``max_θ E_x[R_θ(x, σ̂)]``: the order σ̂ is a deterministic rollout of a learned policy or any other scheduler, drawn with the initial
-denoiser (``refresh`` draws again as it changes). The loss off the path is measured beside it.
+denoiser (``refresh`` draws again as it changes) when a step needs it. The loss off the path is measured beside it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Scheduler, Task
 from unmask.denoisers.checkpoint import save_denoiser
-from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.loading import describe_source, load_denoiser
 from unmask.denoisers.lora import add_lora, merge, save_adapter
 from unmask.denoisers.masked_lm import MaskedLM
-from unmask.denoisers.placement import device_options, parse_dtype
+from unmask.denoisers.placement import Placement
 from unmask.denoisers.transformer import Transformer
 from unmask.evaluation.evaluate import evaluate
 from unmask.generation.text_canvas import copy_tokenizer
 from unmask.runs.config import Count, Natural, Positive, Share, config
 from unmask.runs.run import Run
-from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask.tasks.kinds import Data
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser.masked_trainer import MaskedTraining, Tunable, masked_loss, random_masks, train_masked
@@ -36,7 +38,7 @@ MASKINGS = 8
 
 
 @config
-class SecondStage:
+class SecondStage(Placement):
     """A denoiser, the scheduler it is tuned along, the problems and the training.
 
     ``order`` is a scheduler's name or a policy's folder; ``sas`` is the shipped policy of the denoiser. ``trained``: "all" weights
@@ -47,8 +49,6 @@ class SecondStage:
     ``adapter="lora"`` freezes the denoiser's own weights and trains matrices of that ``rank`` beside the linear layers of its
     trunk, scaled by ``alpha``/``rank``. The run keeps the adapter only or, ``merged``, a whole denoiser. A masked language model
     of transformers can only be tuned this way.
-
-    ``dtype`` and ``device`` are the denoiser's: "cuda", "auto" for spread over all GPUs, "" for the CPU.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -65,10 +65,9 @@ class SecondStage:
     rank: Count = 8
     alpha: Positive = 16.0
     merged: bool = False
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    device: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.adapter and self.trained != "all":
             raise ValueError(f"an adapter trains itself: leave trained at 'all', got {self.trained!r}")
 
@@ -88,25 +87,31 @@ def run_second_stage(
     scheduler = load_scheduler(config.order, denoiser, config.denoiser)
     source = config.data.problems(denoiser, config.denoiser)
     held_out = source.held_out(config.validate, config.validation)
-    run = Run.create(folder, config, resume=resume, may_differ=("device",))
-    with run.lock():
-        canvas = source.fixed()
-        paths = PathMasks(
-            canvas,
-            denoiser.mask_id,
-            lambda: draw_orders(denoiser, scheduler, canvas, config.training.seed, progress=progress),
-            config.loss_on,
-            config.random_share,
-            config.refresh,
-            config.training.seed,
-            run,
-            source.vary,
-        )
+    inputs = {"denoiser": describe_source(config.denoiser), "order": describe_policy(config.order, config.denoiser)}
+    run = Run.create(folder, config, resume=resume, may_differ=("device",), inputs=inputs)
+    with run.work():
+        canvas, seed = source.fixed(), config.training.seed
         if config.adapter:
-            add_lora(denoiser, config.rank, config.alpha, seed=config.training.seed)
+            add_lora(denoiser, config.rank, config.alpha, seed=seed)
         else:
             for name, parameter in denoiser.named_parameters():
                 parameter.requires_grad_(config.trained == "all" or name.startswith("head."))
+
+        def draw(rows: Int[Tensor, "n"]) -> Int[Tensor, "n L"]:
+            return draw_orders(denoiser, scheduler, canvas.rows(rows), seed, progress=progress, numbers=rows)
+
+        paths = PathMasks(
+            canvas,
+            denoiser.mask_id,
+            draw,
+            config.loss_on,
+            config.random_share,
+            config.refresh,
+            seed,
+            run,
+            source.vary,
+            {name: p for name, p in denoiser.named_parameters() if p.requires_grad},
+        )
         before = next((record for record in run.metrics() if record.get("step") == 0), None)
         if before is None:
             run.rewind(None)
@@ -116,7 +121,7 @@ def run_second_stage(
         yield from train_masked(denoiser, paths, config.training, run, paths.masks, denoiser.forbidden_ids)
         denoiser.requires_grad_(False)
         _save(denoiser, config, run.folder / "denoiser")
-        tuned = load_denoiser(run.folder, parse_dtype(config.dtype), **device_options(config.device))
+        tuned = load_denoiser(run.folder, **config.options)
         after = {"step": config.training.steps, **measure_on_and_off_path(tuned, scheduler, held_out)}
         if not _complete(run.folder):
             run.log(after)
@@ -150,7 +155,7 @@ def run_rounds(
 
 
 def _tunable(config: SecondStage) -> Tunable:
-    denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype), **device_options(config.device))
+    denoiser = load_denoiser(config.denoiser, **config.options)
     if isinstance(denoiser, MaskedLM) and not config.adapter:
         raise ValueError(f"{config.denoiser} is a model of transformers: tune an adapter on it, with adapter = 'lora'")
     if any(parameter.is_meta for parameter in denoiser.parameters()):

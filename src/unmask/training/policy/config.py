@@ -27,8 +27,10 @@ from unmask.schedulers.policy import BASES
 
 FREE = ("terminal", "share", "speed")
 """Rewards of free-running rollouts: the tokens are the denoiser's own."""
+HEADS = ("doubt", "pace")
+"""Objectives of heads, which answer a question about each token instead of ordering them."""
 CHOICES = {
-    "objective": ("grpo", "bernoulli", "ranking", "imitation", "variational"),
+    "objective": ("grpo", "bernoulli", "ranking", "imitation", "variational", *HEADS),
     "advantage": ("trajectory", "reward_to_go", "all_action", "critic"),
     "reward": ("self_aware", "hybrid", *FREE),
     "reference": ("policy", "confidence"),
@@ -49,9 +51,11 @@ class PolicyTraining:
     ``block`` and the ``steps`` of the rollouts: semi-autoregressive and parallel decoding.
 
     ``objective``: grpo (clipped, Eq. grpo_objective), bernoulli (a coin per position), ranking (by the margin of the truth),
-    imitation (of the teacher), variational (LO-ARM's posterior). ``advantage``: trajectory (the paper's), reward_to_go, all_action
-    or critic. ``future`` weighs the sampled future in all_action; ``decay`` discounts later steps in critic; ``normalise`` divides
-    by the group's standard deviation, at least ``std_floor``.
+    imitation (of the teacher), variational (LO-ARM's posterior), or a head's: doubt (is a revealed token wrong?) and pace (is the
+    likeliest token final?), both by cross-entropy on the teacher's free-running decodings.
+
+    ``advantage``: trajectory (the paper's), reward_to_go, all_action or critic. ``future`` weighs the sampled future in all_action;
+    ``decay`` discounts later steps in critic; ``normalise`` divides by the group's standard deviation, at least ``std_floor``.
 
     ``reward``: self_aware (dense), terminal (0/1), share (of correct tokens), speed (0/1, times the share of steps saved to the
     power ``alpha``), or hybrid (dense plus ``hybrid`` times 0/1). ``reward_floor`` bounds the reward of a position from below.
@@ -178,10 +182,10 @@ class PolicyTraining:
             "objective bernoulli draws how many it reveals: use advantage trajectory or reward_to_go and reward "
             f"{', '.join(FREE)}, without decoding.steps and correctness",
         )
-        uses_teacher = self.behaviour == "teacher" or self.objective == "imitation" or self.warm_start > 0
+        uses_teacher = self.behaviour == "teacher" or self.objective in ("imitation", *HEADS) or self.warm_start > 0
         yield (
             uses_teacher != bool(self.teacher),
-            "a teacher is for warm_start, imitation and behaviour='teacher' and required by them, "
+            "a teacher is for warm_start, imitation, heads and behaviour='teacher' and required by them, "
             f"got teacher {self.teacher!r}, warm_start {self.warm_start}, behaviour {self.behaviour!r}",
         )
         off_policy = self.objective in ("imitation", "ranking") or (self.prices_all and self.future == 0)
@@ -208,7 +212,13 @@ class PolicyTraining:
     @property
     def compares_rollouts(self) -> bool:
         """Does a decision's advantage depend on the other rollouts of its group?"""
-        return self.objective not in ("ranking", "imitation") and not self.prices_all and self.advantage != "critic"
+        judged = self.objective not in ("ranking", "imitation", *HEADS)
+        return judged and not self.prices_all and self.advantage != "critic"
+
+    @property
+    def purpose(self) -> str:
+        """What is learned: an order, or a head."""
+        return self.objective if self.objective in HEADS else "order"
 
     def objective_at(self, step: int) -> str:
         return "imitation" if step < self.warm_start else self.objective

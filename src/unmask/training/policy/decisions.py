@@ -8,7 +8,7 @@ Plackett–Luce's and R_par is a sum over its positions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -96,6 +96,11 @@ class Rollout:
     @property
     def summary(self) -> dict[str, float]:
         return {name: above / (below or 1.0) for name, (above, below) in self.totals.items()}
+
+    def emptied(self) -> Rollout:
+        """The same without a decision: the part of a process that has none."""
+        none = {name: value[:0] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **none, totals=dict.fromkeys(self.totals, (0.0, 0.0)))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Rollout]) -> Rollout:

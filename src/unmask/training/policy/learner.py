@@ -7,6 +7,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -141,10 +142,18 @@ class Learner:
             tensors |= {f"reference.{name}": p for name, p in self.reference.named_parameters()}
         return tensors
 
-    def save(self, run: Run, step: int) -> None:
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that a checkpoint holds: tensors, and what JSON can."""
         tensors, state = dump_optimizer(self.optimizer)
-        known = {name: getattr(self, name) for name in KEPT}
-        run.save(step, tensors | self._tensors(), {"optimizer": state, **known})
+        return tensors | self._tensors(), {"optimizer": state, **{name: getattr(self, name) for name in KEPT}}
+
+    def copy_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """:meth:`state` as it is now. A policy is small beside one rollout of its denoiser."""
+        tensors, state = self.state()
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}, copy.deepcopy(state)
+
+    def save(self, run: Run, step: int) -> None:
+        run.save(step, *self.state())
 
     def restore(self, run: Run | None, processes: ProcessGroup) -> int:
         """The step to continue from."""
@@ -154,10 +163,10 @@ class Learner:
             run.rewind(None if checkpoint is None else checkpoint.step)
         if checkpoint is None:
             return 0
-        with torch.no_grad():
+        with torch.no_grad(), checkpoint.restoring():
             for name, tensor in self._tensors().items():
                 tensor.copy_(checkpoint.tensors[name])
-        load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
-        for name in KEPT:
-            setattr(self, name, checkpoint.state[name])
+            load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+            for name in KEPT:
+                setattr(self, name, checkpoint.state[name])
         return checkpoint.step

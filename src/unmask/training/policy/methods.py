@@ -11,15 +11,18 @@ from dataclasses import dataclass, replace
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from unmask.decoding.draws import BERNOULLI_NOISE
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Scheduler, States, Trajectory, View
+from unmask.decoding.protocols import DeclaredScheduler, Scheduler, States, Trajectory, View
+from unmask.decoding.standing import Standing
+from unmask.schedulers.heads import Doubt, LearnedPace, observe_standing
 from unmask.schedulers.policy import OrderPolicy
 from unmask.schedulers.posterior import Posterior
 from unmask.tasks.kinds import Judge
 from unmask.training.policy import advantages as grpo
-from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.config import HEADS, PolicyTraining
 from unmask.training.policy.decisions import Decisions, Rollout
 
 RANKING_TEMPERATURE = 0.1
@@ -92,6 +95,10 @@ class Method:
     def observe(self, view: View) -> dict[str, Tensor]:
         """What is recorded of a state for the update."""
         return self.policy.observe(view)
+
+    def seen(self, trajectory: Trajectory, states: States) -> dict[str, Tensor]:
+        """What is kept of the states, with what only the end of the trajectory shows."""
+        return states.observed
 
     def decisions(self, trajectory: Trajectory, states: States) -> Decisions:
         return Decisions.per_reveal(trajectory, states)
@@ -209,7 +216,94 @@ class LoArm(Method):
         return value + batch.of_chosen(batch.logv), clipped
 
 
-METHODS = {"grpo": Method, "imitation": Imitation, "ranking": WhereToUnmask, "bernoulli": Jazbec, "variational": LoArm}
+@dataclass(frozen=True)
+class Head(Method):
+    """Cross-entropy on a question about some positions of the states that the teacher's free-running decodings visit.
+
+    ``counted`` are those positions, ``label`` the answers.
+    """
+
+    @property
+    def compares_rollouts(self) -> bool:
+        return False
+
+    @property
+    def relative(self) -> bool:
+        return False
+
+    @property
+    def forced(self) -> bool:
+        return False
+
+    def decisions(self, trajectory: Trajectory, states: States) -> Decisions:
+        per_state = Decisions.per_state(trajectory, states)
+        return replace(per_state, eligible=self.seen(trajectory, states)["counted"][per_state.state])
+
+    def policy_scores(self, states: States) -> Float[Tensor, "Z L"]:
+        return self.policy.score(states.observed)
+
+    def objective(self, batch: Batch) -> Value:
+        counted, label = batch.seen["counted"], batch.seen["label"].float()
+        loss = F.binary_cross_entropy_with_logits(batch.scores, label, reduction="none").masked_fill(~counted, 0.0)
+        value = -loss.sum(1) / counted.sum(1)
+        return value, torch.zeros_like(value)
+
+
+@dataclass(frozen=True)
+class DoubtHead(Head):
+    """Is this revealed token another than the truth? The finished canvas is looked at, too."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        assert self.teacher is not None
+        return DeclaredScheduler(self.teacher, needs_truth=True)
+
+    @property
+    def decoding(self) -> Decoding:
+        return replace(super().decoding, revision=_look_back)
+
+    def observe(self, view: View) -> dict[str, Tensor]:
+        standing = view.memory.pop(_look_back, None)
+        seen = self.policy.observe(view) if standing is None else observe_standing(self.policy, view, standing)
+        counted = torch.zeros_like(view.hidden)
+        if standing is not None:
+            counted[standing.at] = True
+        assert view.reference is not None
+        return {**seen, "counted": counted, "label": view.tokens != view.reference}
+
+
+@dataclass(frozen=True)
+class PaceHead(Head):
+    """Is the likeliest token of this position the one that the decoding ends with?"""
+
+    def seen(self, trajectory: Trajectory, states: States) -> dict[str, Tensor]:
+        final = trajectory.tokens[states.row] == states.best
+        return {**states.observed, "counted": states.eligible, "label": final}
+
+
+def _look_back(view: View, standing: Standing) -> Float[Tensor, "N"]:
+    """A revision that doubts nothing, and keeps what a doubt would be about."""
+    view.memory[_look_back] = standing
+    return torch.full_like(standing.reveal_logp, -torch.inf)
+
+
+def decode_with(learned: Scheduler, teacher: Scheduler | None) -> tuple[Scheduler, Decoding]:
+    """How something is validated: a scheduler orders; a head doubts or paces what its teacher orders."""
+    if teacher is None or not isinstance(learned, OrderPolicy) or learned.config.purpose == "order":
+        return learned, Decoding()
+    doubts = learned.config.purpose == "doubt"
+    return teacher, Decoding(revision=Doubt(learned)) if doubts else Decoding(pace=LearnedPace(learned))
+
+
+METHODS = {
+    "grpo": Method,
+    "imitation": Imitation,
+    "ranking": WhereToUnmask,
+    "bernoulli": Jazbec,
+    "variational": LoArm,
+    "doubt": DoubtHead,
+    "pace": PaceHead,
+}
 
 
 def choose_method(
@@ -223,7 +317,7 @@ def choose_method(
     """The method of a training step."""
     name = config.objective_at(step)
     method = AllAction if name == "grpo" and config.advantage == "all_action" else METHODS[name]
-    draws = name == "imitation" or config.behaviour == "teacher"
+    draws = name in ("imitation", *HEADS) or config.behaviour == "teacher"
     return method(config, policy, teacher if draws else None, posterior, judge)
 
 

@@ -17,6 +17,7 @@ from unmask.training.policy import rewards
 from unmask.training.policy.advantages import advantages, entropy
 from unmask.training.policy.decisions import Draws, Rollout
 from unmask.training.policy.methods import Method
+from unmask.training.policy.validation import share_before_end
 
 
 @torch.no_grad()
@@ -62,7 +63,7 @@ def _collect(denoiser: Denoiser, method: Method, canvas: Canvas, seeds: Int[Tens
     # A state with one candidate has no decision.
     decided = decisions.eligible.sum(1) > 1
     return Rollout(
-        seen=states.observed,
+        seen=method.seen(trajectory, states),
         state=decisions.state[decided],
         eligible=decisions.eligible[decided],
         chosen=decisions.chosen[decided],
@@ -72,7 +73,7 @@ def _collect(denoiser: Denoiser, method: Method, canvas: Canvas, seeds: Int[Tens
         reward=candidate_reward[decisions.state][decided],
         truth_margin=_truth_margin(draws)[decisions.state][decided],
         drawn=method.drawn(states)[decisions.state][decided],
-        totals=_statistics(method.policy, draws, scores, decided, live),
+        totals=_statistics(method.policy, draws, scores, decided, live) | _ends(denoiser, trajectory),
     )
 
 
@@ -87,11 +88,13 @@ def _candidate_rewards(denoiser: Denoiser, method: Method, canvas: Canvas, state
     config = method.config
     assert states.target_logp is not None
     reward = states.target_logp.clamp(min=config.reward_floor)
-    if not method.relative:
-        return reward
-    baseline = rewards.leave_one_out_logp(denoiser, canvas, config.at_once or rewards.AT_ONCE)
-    baseline = baseline.clamp(min=config.reward_floor).repeat_interleave(config.group, dim=0)
-    return reward - baseline[states.row]
+    if method.relative:
+        baseline = rewards.leave_one_out_logp(denoiser, canvas, config.at_once or rewards.AT_ONCE)
+        baseline = baseline.clamp(min=config.reward_floor).repeat_interleave(config.group, dim=0)
+        reward = reward - baseline[states.row]
+    if canvas.weight is not None:
+        reward = reward * canvas.weight.repeat_interleave(config.group, dim=0)[states.row]
+    return reward
 
 
 def _expected_reward(draws: Draws) -> Float[Tensor, "S"]:
@@ -99,6 +102,8 @@ def _expected_reward(draws: Draws) -> Float[Tensor, "S"]:
     states, table = draws.states, draws.decisions
     drawn = states.eligible[table.state] & ~table.eligible
     waiting = states.observed["hidden"][table.state] & ~drawn
+    if draws.canvas.waiting is not None:
+        waiting = waiting & ~draws.canvas.waiting[table.row]
     return draws.candidate_reward[table.state].masked_fill(~waiting, 0.0).sum(1)
 
 
@@ -109,6 +114,13 @@ def _truth_margin(draws: Draws) -> Float[Tensor, "Z L"]:
     is_best = states.best == truth[states.row]
     margin = torch.where(is_best, states.margin, states.target_logp.exp() - states.confidence.exp())
     return margin.masked_fill(~states.eligible, 0.0)
+
+
+def _ends(denoiser: Denoiser, trajectory: Trajectory) -> dict[str, tuple[float, float]]:
+    """When the first end token is revealed in the rollouts, for the log."""
+    if not denoiser.end_ids:
+        return {}
+    return {"rollout_before_end": (float(share_before_end(trajectory, denoiser).sum()), len(trajectory.tokens))}
 
 
 def _statistics(

@@ -12,26 +12,24 @@ from typing import Any
 import torch
 
 from unmask.decoding.protocols import Canvas
-from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.placement import parse_dtype
+from unmask.denoisers.loading import describe_source, load_denoiser
+from unmask.denoisers.placement import SPREAD, Placement, find_device, parse_dtype
 from unmask.runs.presets import load_preset
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.general import General, blocks_for
-from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.tasks.kinds import DEFAULT_PRESET, Data, GeneratedKind, find_kind, find_preset, require_kind
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import PolicyJob, train_policy
-
-DTYPES = ("float32", "bfloat16")
+from unmask.training.policy.trainer import PolicyJob, share_prompts, train_policy
 
 
 @dataclass(frozen=True)
-class PolicyRun:
-    """A frozen denoiser, the policy's configuration, the problems and the training. ``dtype``, of the denoiser: float32, bfloat16.
+class PolicyRun(Placement):
+    """A frozen denoiser, the policy's configuration, the problems and the training.
 
     ``validation`` selects the held-out problems: the clues of puzzles, a file of text, a split of a dataset.
     ``start`` names a policy (shipped, or a folder) to initialise the weights from; its configuration must be the same.
@@ -43,11 +41,14 @@ class PolicyRun:
     data: Data = field(default_factory=SudokuData)
     validation: str | None = None
     training: PolicyTraining = field(default_factory=PolicyTraining)
-    dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        super().__post_init__()
+        if self.policy.purpose != self.training.purpose:
+            raise ValueError(
+                f"training.objective {self.training.objective!r} learns the purpose {self.training.purpose}: "
+                f"set policy.purpose to it, got {self.policy.purpose!r}"
+            )
 
 
 def load_recipe(task: str | None = None, preset: str | None = None) -> PolicyRun:
@@ -119,24 +120,33 @@ def run_policy_training(
     Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is called with the cost of a step
     before the first one; a run that does not fit into memory is refused then.
     """
-    accelerator = start_accelerator(config.training.mixed_precision)
+    if config.device == SPREAD:
+        raise ValueError(
+            "a policy is trained beside the denoiser on one device: expected auto, cpu, cuda or mps, got spread"
+        )
+    if (chosen := find_device(config.device)).type == "cuda":
+        torch.cuda.set_device(chosen)
+    accelerator = start_accelerator(config.training.mixed_precision, cpu=config.on_cpu)
     processes = ProcessGroup(accelerator)
     denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype)).to(accelerator.device)
     source = config.data.problems(denoiser, config.denoiser)
     name = config.training.teacher
     teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
     if accelerator.is_main_process:
-        Run.create(folder, config, resume=resume)
+        policies = {key: one for key, one in (("start", config.start), ("teacher", name)) if one}
+        inputs = {key: describe_policy(one, config.denoiser) for key, one in policies.items()}
+        inputs["denoiser"] = describe_source(config.denoiser)
+        Run.create(folder, config, resume=resume, may_differ=("device",), inputs=inputs)
     processes.wait()
     run = Run(Path(folder))
-    with run.lock() if accelerator.is_main_process else contextlib.nullcontext():
+    with run.work() if accelerator.is_main_process else contextlib.nullcontext():
         torch.manual_seed(config.training.seed)
         policy = build_policy(config.policy, denoiser, config.denoiser)
         if config.start:
             _copy_weights(policy, config.start, denoiser)
         held_out = source.held_out(config.training.validate, config.validation)
         validation = held_out.canvas(range(len(held_out)))
-        mine = source(0, config.training.prompts).rows(processes.split_prompts(config.training.prompts))
+        mine = source(0, config.training.prompts).rows(share_prompts(config.training, processes)[0])
         found = preflight(denoiser, policy, mine, config.training)
         needs(dataclasses.replace(found, processes=processes.size))
         found.require()

@@ -4,15 +4,17 @@ A step: sample ``G`` teacher-forced orders for each of ``P`` prompts from the cu
 with the same forwards, turn returns into advantages, and update the policy on the recorded observations, ``mu`` times over. The
 denoiser does not run again: its cost is at most one forward per trajectory step, and equal states of a batch share one.
 
-A step is a function of the seed, its number and the weights it starts from. A killed run resumes from its last checkpoint and ends
-with the same weights as an uninterrupted one. Several processes (``accelerate launch``) share a step's prompts and add up their
-gradients: the step is the same up to rounding, and any number of processes can resume a checkpoint.
+A step is a function of the seed, its number and the weights it starts from. A killed run resumes from its last checkpoint, one that
+was interrupted from the beginning of the step it was in, and ends with the same weights as an uninterrupted one. Several processes
+(``accelerate launch``) share a step's prompts and add up their gradients: the step is the same up to rounding, and any number of
+processes can resume a checkpoint.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +33,9 @@ from unmask.schedulers.policy import OrderPolicy
 from unmask.tasks.kinds import Judge
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.learner import Learner
-from unmask.training.policy.methods import choose_method
+from unmask.training.policy.methods import choose_method, decode_with
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.validation import ROWS_AT_ONCE, Verify, free_running_accuracy, greedy_nll, score
+from unmask.training.policy.validation import ROWS_AT_ONCE, Verify, greedy_nll, score, validate_free_running
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -81,22 +83,18 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     if not start:
         first = _validate_start(job, learner, processes)
     log = _open_log(run, start, processes)
+    owned = run if processes.is_first else None
     for step in range(start, config.steps):
-        began, done = time.perf_counter(), step + 1
-        record = _take_step(job, learner, step, processes)
-        if done == 1:
-            record |= first
-        if done % config.validate_every == 0 or done == config.steps:
-            with learner.averaged():
-                record |= validate(job, policy, processes)
-                learner.keep_if_better(score(record))
-        record["seconds"] = time.perf_counter() - began
+        done = step + 1
+        with _save_if_interrupted(owned, step, learner.copy_state()):
+            record = _whole_step(job, learner, step, processes, {} if step else first)
         leaving = processes.sum(float(job.stop())) > 0
         log(record)
         saving = leaving or done % config.save_every == 0 or done == config.steps
-        if run is not None and processes.is_first and saving:
-            learner.save(run, done)
-        yield record
+        if owned is not None and saving:
+            learner.save(owned, done)
+        with _save_if_interrupted(None if saving else owned, done, learner.state()):
+            yield record
         if leaving:
             return
     _finish(job, learner, processes)
@@ -109,6 +107,30 @@ def _validate_start(job: PolicyJob, learner: Learner, processes: ProcessGroup) -
     raced = {name: score(validate(job, load_scheduler(name), processes)) for name in job.config.race}
     learner.keep_heuristic(raced)
     return first | {f"race_{name}": value for name, value in raced.items()}
+
+
+@contextmanager
+def _save_if_interrupted(run: Run | None, step: int, state: tuple[dict[str, Tensor], dict[str, Any]]) -> Iterator[None]:
+    """Ctrl-C or SIGTERM ends a training at once: it goes on after ``step``, from this state."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if run is not None:
+            run.save(step, *state)
+        raise
+
+
+def _whole_step(
+    job: PolicyJob, learner: Learner, step: int, processes: ProcessGroup, first: dict[str, Any]
+) -> dict[str, Any]:
+    """Rollouts, update and, where it is due, validation. ``first`` is logged with the first step."""
+    began, done, config = time.perf_counter(), step + 1, job.config
+    record = _take_step(job, learner, step, processes) | first
+    if done % config.validate_every == 0 or done == config.steps:
+        with learner.averaged():
+            record |= validate(job, job.policy, processes)
+            learner.keep_if_better(score(record))
+    return record | {"seconds": time.perf_counter() - began}
 
 
 def _finish(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> None:
@@ -126,17 +148,25 @@ def _finish(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> None:
 def _take_step(job: PolicyJob, learner: Learner, step: int, processes: ProcessGroup) -> dict[str, Any]:
     """Rollouts and update; returns the record of the step."""
     config, device, before = job.config, processes.accelerator.device, job.denoiser.forwarded
-    prompts = processes.split_prompts(config.prompts)
+    prompts, idle = share_prompts(config, processes)
     learner.update_reference(step)
     method = choose_method(config, job.policy, step, job.teacher, learner.posterior, job.judge)
     canvas = job.source(step, config.prompts).rows(prompts).to(device)
     rollout = collect(job.denoiser, method, canvas, _seeds(config, step, prompts).to(device))
+    rollout = rollout.emptied() if idle else rollout
     began = time.perf_counter()
     stats = learner.update(method, rollout, step, processes)
     stats["update_seconds"] = time.perf_counter() - began
-    learner.denoiser_calls += round(processes.sum(job.denoiser.forwarded - before))
+    learner.denoiser_calls += round(processes.sum(0 if idle else job.denoiser.forwarded - before))
     means = processes.mean(rollout.totals)
     return {"step": step + 1, **means, **stats, "denoiser_calls": learner.denoiser_calls}
+
+
+def share_prompts(config: PolicyTraining, processes: ProcessGroup) -> tuple[Int[Tensor, "p"], bool]:
+    """This process's part of a step's prompts. Where there are fewer prompts than processes, an idle one rolls out the first prompt
+    too, to no effect."""
+    mine = processes.split(config.prompts)
+    return (mine, False) if len(mine) else (torch.zeros(1, dtype=torch.long), True)
 
 
 def validate(job: PolicyJob, scheduler: Scheduler, processes: ProcessGroup) -> dict[str, float]:
@@ -146,8 +176,8 @@ def validate(job: PolicyJob, scheduler: Scheduler, processes: ProcessGroup) -> d
     at_once = job.config.at_once or ROWS_AT_ONCE
     if job.config.select == "nll":
         return {"nll": greedy_nll(job.denoiser, scheduler, job.validation, at_once, processes)}
-    accuracy = free_running_accuracy(job.denoiser, scheduler, job.validation, at_once, processes, job.verify)
-    return {"accuracy": accuracy}
+    scheduler, decoding = decode_with(scheduler, job.teacher)
+    return validate_free_running(job.denoiser, scheduler, job.validation, at_once, processes, job.verify, decoding)
 
 
 def _open_log(run: Run | None, start: int, processes: ProcessGroup) -> Callable[[dict[str, Any]], None]:

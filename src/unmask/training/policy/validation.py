@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.loop import unmask
-from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Verdict
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Trajectory, Verdict
 from unmask.runs.processes import ProcessGroup
 
 ROWS_AT_ONCE = 64
@@ -40,22 +41,36 @@ def best_step(metrics: Sequence[Mapping[str, Any]]) -> int | None:
     return None if best < 0 else next(step for step, value in scores if value == best)
 
 
-def free_running_accuracy(
+def share_before_end(trajectory: Trajectory, denoiser: Denoiser) -> Float[Tensor, "B"]:
+    """The share of a row's reveals that came before its first end token (or padding): 1 where there was none."""
+    ids = [*denoiser.end_ids, *(() if denoiser.pad_id is None else (denoiser.pad_id,))]
+    revealed = trajectory.tokens.gather(1, trajectory.order.clamp(min=0))
+    ending = torch.isin(revealed, torch.tensor(ids, device=revealed.device)) & (trajectory.order >= 0)
+    before = (ending.long().cumsum(1) == 0) & (trajectory.order >= 0)
+    return before.sum(1) / trajectory.reveals.clamp(min=1)
+
+
+def validate_free_running(
     denoiser: Denoiser,
     scheduler: Scheduler,
     canvas: Canvas,
     rows_at_once: int = ROWS_AT_ONCE,
     processes: ProcessGroup | None = None,
     verify: Verify | None = None,
-) -> float:
-    """The share of held-out problems solved by greedy free-running decoding; without ``verify``, the target alone is right."""
-    right = 0
+    decoding: Decoding = Decoding(),  # noqa: B008
+) -> dict[str, float]:
+    """``accuracy``, the share of held-out problems solved by greedy free-running decoding; without ``verify``, the target alone is
+    right. For denoisers with end tokens also ``before_end``, the mean of :func:`share_before_end`."""
+    right, before = 0, 0.0
     for rows, part in _batches(canvas, rows_at_once, processes):
-        tokens = unmask(denoiser, scheduler, part, record=False).tokens
+        trajectory = unmask(denoiser, scheduler, part, decoding, record=False)
+        tokens = trajectory.tokens
+        before += float(share_before_end(trajectory, denoiser).double().sum())
         right += int(
             (_equals_target(tokens, part) if verify is None else verify(rows.tolist(), tokens.cpu()).exact).sum()
         )
-    return (right if processes is None else processes.sum(right)) / len(canvas.tokens)
+    found = {"accuracy": right} | ({"before_end": before} if denoiser.end_ids else {})
+    return {name: (x if processes is None else processes.sum(x)) / len(canvas.tokens) for name, x in found.items()}
 
 
 def greedy_nll(

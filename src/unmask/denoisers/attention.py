@@ -1,0 +1,134 @@
+"""Attention of one forward: rotary angles, what a position may see, the kernel.
+
+Shapes: ``B`` canvases, ``L`` positions, ``A`` of them computed, ``H`` heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from unmask.decoding.kv_store import Exchange, Packed
+from unmask.decoding.protocols import Focus
+from unmask.denoisers.config import TransformerConfig
+from unmask.denoisers.rotary import rotary, turn
+
+Spans = list[tuple[slice, Int[Tensor, "r"]]]
+"""Where the real tokens of a padded batch stand, and the rows in which they stand there."""
+
+
+def make_attend(
+    config: TransformerConfig,
+    related: Bool[Tensor, "H L L"] | None,
+    here: Int[Tensor, "B A"],
+    places: Int[Tensor, "B L"],
+    attention: Bool[Tensor, "B L"] | None,
+    dtype: torch.dtype,
+    packed: Packed | None = None,
+    focus: Focus | None = None,
+) -> Callable[..., Tensor]:
+    """Attention of the positions that are computed, standing at ``here``, to all ``L``."""
+    cos = sin = scale = None
+    if config.positions == "rotary":
+        precision = torch.float32 if config.rope_float32 else dtype
+        cos, sin = rotary(here, config.rotary_width or config.inner_width, config.rope_theta, precision, config.yarn)
+        if config.yarn is not None and config.yarn.query_growth > 0:
+            scale = config.yarn.query_scale(here).to(dtype)
+    mask = _limit(config, here, places, focus)
+    if related is not None:
+        # In three dimensions it would miss the fused kernel.
+        mask = related[None] if packed is None else related[:, packed.column].transpose(0, 1)
+    spans: Spans | None = None
+    if attention is not None and not bool(attention.all()):
+        if mask is None and packed is None and dtype != torch.float32:
+            spans = _find_spans(attention)
+        if spans is None:
+            seen = attention[:, None, None, :]
+            mask = seen if mask is None else seen & mask
+    return partial(_attention, {here.device: (cos, sin, scale, mask)}, spans)
+
+
+def _limit(
+    config: TransformerConfig, here: Int[Tensor, "B A"], places: Int[Tensor, "B L"], focus: Focus | None
+) -> Bool[Tensor, "#B #H A L"] | None:
+    """What the configuration lets the positions ``here`` see, padding aside; None is everything."""
+    if config.attention == "block_causal":
+        blocks, own = (x // (config.attention_block or 1) for x in (places, here))
+        return blocks[:, None, None, :] <= own[:, None, :, None]
+    if focus is not None and config.attention == "causal_prefix":
+        inside = focus.active[:, None, None, :] & focus.active[:, None, :, None]
+        return inside | (places[:, None, None, :] <= here[:, None, :, None])
+    return None
+
+
+def _find_spans(attention: Bool[Tensor, "B L"]) -> Spans | None:
+    """One span for each place and length; None where padding stands between real tokens."""
+    first, count = attention.int().argmax(1), attention.sum(1)
+    place = torch.arange(attention.shape[1], device=attention.device)
+    whole = ((place >= first[:, None]) & (place < (first + count)[:, None])) == attention
+    found: dict[tuple[int, int], list[int]] = {}
+    for row, (start, length, solid) in enumerate(torch.stack([first, count, whole.all(1)], dim=1).tolist()):
+        if not solid:
+            return None
+        found.setdefault((start, start + length), []).append(row)
+    return [(slice(*ends), torch.tensor(rows, device=attention.device)) for ends, rows in found.items()]
+
+
+def _attention(
+    held: dict[torch.device, tuple[Tensor | None, ...]],
+    spans: Spans | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    exchange: Exchange | None = None,
+) -> Tensor:
+    """Attention with the angles, the scale and the mask ``held`` for a device; another one that holds a block gets a copy.
+
+    With ``spans`` rows attend to their own tokens without a mask, those of one length together: the same kernel as for a row alone,
+    to the bit, and on GPUs the fast one, which knows neither masks nor, with them, grouped heads.
+    """
+    there = q.device
+    if there not in held:
+        held[there] = tuple(None if x is None else x.to(there) for x in next(iter(held.values())))
+    cos, sin, scale, mask = held[there]
+    if cos is not None and sin is not None:
+        q, k = (turn(x, cos, sin, v.dtype) for x in (q, k))
+    if scale is not None:
+        q = q * scale
+    if exchange is not None:
+        k, v = exchange(k, v)
+    if spans is None:
+        return _scaled_dot_product(q, k, v, mask)
+    y = torch.zeros_like(q)
+    for span, rows in spans:
+        rows = rows.to(there)
+        y[rows, span] = _scaled_dot_product(*(x[rows, span] for x in (q, k, v)))
+    return y
+
+
+def _scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+    return y.transpose(1, 2)
+
+
+def related_cells(config: TransformerConfig) -> Bool[Tensor, "H L L"] | None:
+    """Which cells of a grid each head sees: a third of the heads its row, a third its column, a third its box; None without a grid.
+
+    Attention over the ``size`` cells of a unit alone would do less arithmetic, but on CPUs it is slower than the fused kernel
+    with a mask: the units are too small to fill it.
+    """
+    size = config.grid
+    if size is None:
+        return None
+    height = max(h for h in range(1, size + 1) if size % h == 0 and h * h <= size)
+    cell = torch.arange(size * size)
+    row, column = cell // size, cell % size
+    box = row // height * height + column // (size // height)
+    same = torch.stack([unit[:, None] == unit for unit in (row, column, box)])
+    return same.repeat_interleave(config.n_heads // 3, dim=0)

@@ -1,0 +1,83 @@
+"""What the playground was started with: its denoisers, one of them in memory at a time, and the schedulers for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from unmask.decoding.protocols import Denoiser
+from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.placement import device_options, parse_dtype
+from unmask.generation.text_canvas import Tokenizer, load_tokenizer
+from unmask.report.playground.race import Event
+from unmask.report.terminal.text import Pieces
+from unmask.schedulers.loading import list_policies, load_scheduler
+
+SHIPPED = ("arithmetic",)
+"""Text denoisers inside the package."""
+HEURISTICS = ("confidence", "margin", "entropy", "left_to_right", "random")
+
+
+class Held(NamedTuple):
+    """The denoiser in memory; a denoiser of boards has no tokenizer."""
+
+    name: str
+    denoiser: Any
+    tokenizer: Tokenizer | None
+    pieces: Pieces | None
+
+
+@dataclass
+class Models:
+    """The names and folders that requests may choose from: nothing else of the machine is read."""
+
+    denoisers: tuple[str, ...] = SHIPPED
+    schedulers: tuple[str, ...] = ()
+    tokenizer: str | None = None
+    dtype: str = "float32"
+    device: str | None = None
+    held: Held | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        for name in self.denoisers:
+            load_tokenizer(self.tokenizer or name)
+        for spec in self.schedulers:
+            load_scheduler(spec)
+
+    def text_schedulers(self, denoiser: str) -> list[str]:
+        """For a text denoiser: those of the command line, its shipped policy, and a few heuristics."""
+        shipped = [name for name in (f"sas-{denoiser}",) if name in list_policies()]
+        return list(dict.fromkeys([*self.schedulers, *shipped, *HEURISTICS]))
+
+    def load(self, name: str, text: bool) -> Iterator[Event]:
+        """Bring a denoiser into memory, in place of another; an event a second until it is there."""
+        if self.held is not None and self.held.name == name:
+            return
+        loading, began = self._pool.submit(self._load, name, text), time.monotonic()
+        while True:
+            yield "loading", {"denoiser": name, "seconds": round(time.monotonic() - began)}
+            try:
+                return loading.result(timeout=1.0)
+            except TimeoutError:
+                continue
+
+    def require(self, name: str) -> Held:
+        assert self.held is not None and self.held.name == name, "load comes first"
+        return self.held
+
+    def _load(self, name: str, text: bool) -> None:
+        if self.held is not None and self.held.name == name:
+            return  # an earlier race, which was left, has loaded it
+        self.held = None  # before the next one: there may be no room for both
+        options = device_options(self.device) if text else {}
+        denoiser: Denoiser = load_denoiser(name, parse_dtype(self.dtype if text else "float32"), **options)
+        tokenizer = load_tokenizer(self.tokenizer or name) if text else None
+        self.held = Held(name, denoiser, tokenizer, None if tokenizer is None else Pieces(tokenizer))
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, thread_name_prefix="load")

@@ -1,0 +1,169 @@
+"""``unmask react``: complete a reaction that is typed in, and show the alternatives."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from rich.table import Table
+from tyro.conf import Positional
+
+from unmask.cli.report import PAGE
+from unmask.cli.shell import Inline, console, require_writable
+from unmask.decoding.draws import row_seeds
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Denoiser, Scheduler
+from unmask.denoisers.loading import load_denoiser
+from unmask.evaluation.evaluate import load_schedulers
+from unmask.generation.text_canvas import load_tokenizer
+from unmask.report.numbers import percent
+from unmask.report.traces import record as traces
+from unmask.report.traces.format import Trace, TracedTrajectory
+from unmask.report.viewer import page as viewer
+from unmask.runs.atomic import atomic_write
+from unmask.runs.config import Count, Seed, config
+from unmask.schedulers.loading import load_scheduler
+from unmask_studies.reactions.chemistry import canonicalize, conserves_atoms
+from unmask_studies.reactions.drawing import draw_tokens
+from unmask_studies.reactions.smiles import ARROW
+from unmask_studies.reactions.task import label_tokens, open_canvas
+
+MOST_ANSWERS = 10
+"""Drawn answers that the table shows."""
+
+
+@config
+class React:
+    """Complete a reaction. `?` stands for an open token of its SMILES, `?7` for seven next to each other.
+
+    $ unmask models rxnmapper --out models/rxnmapper
+    $ unmask react "CC(=O)O.OCc1ccccc1>>CC(=O)O?9" --denoiser models/rxnmapper
+    $ unmask react "CC(=O)O.OCc1ccccc1>>CC(=O)O?9" --denoiser models/rxnmapper --draws 50 --out reaction.html
+
+    Prints the tokens in the order of their reveals, each with the model's alternatives. The page replays it, with the molecule.
+    """
+
+    reaction: Positional[str]  # reactants>>product, molecules joined by dots, with ? where something is open.
+    denoiser: str  # A model of reactions: a folder that `unmask models rxnmapper` or `rxnfp` has written.
+    schedulers: tuple[str, ...] = ("confidence",)  # Names separated by commas; the first one's answer is printed.
+    decoding: Annotated[Decoding, Inline] = field(default_factory=Decoding)  # How to decode.
+    alternatives: Count = 3  # How many tokens to show of each open place.
+    draws: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Also draw so many whole answers (tokens at temperature 1), and count how often each comes up."""
+    seed: Seed = 0  # For draws and random orders.
+    out: Path | None = None  # Write the page that replays the decodings to this file.
+    json: bool = False  # Print JSON instead of tables.
+
+    def run(self) -> None:
+        if self.out is not None:
+            require_writable(self.out, PAGE)
+        model, tokenizer = load_denoiser(self.denoiser), load_tokenizer(self.denoiser)
+        canvas = open_canvas(model, tokenizer, self.reaction).seeded(row_seeds(self.seed, [0]))
+        schedulers = load_schedulers(self.schedulers, lambda name: load_scheduler(name, model, self.denoiser))
+        label = label_tokens(tokenizer)
+        about = traces.About(
+            "reaction", self.denoiser, label, decoding=self.decoding.describe(), draw=draw_tokens(label)
+        )
+        (trace,) = traces.record(
+            model, schedulers, canvas, about, self.decoding, problems=[self.reaction], alternatives=self.alternatives
+        )
+        drawn = self._draw_answers(model, next(iter(schedulers.values())), canvas, label)
+        if self.out is not None:
+            atomic_write(self.out, viewer.page([trace], "Reaction").encode())
+        if self.json:
+            answers = [_record(trace, one) for one in trace.trajectories]
+            record = {"reaction": self.reaction, "denoiser": self.denoiser, "answers": answers, "draws": drawn}
+            sys.stdout.write(json_text.dumps(record) + "\n")
+            return
+        for trajectory in trace.trajectories:
+            console.print(_summary(trace, trajectory), soft_wrap=True)
+        console.print(_reveals(trace, trace.trajectories[0]))
+        if drawn:
+            console.print(_answers(drawn))
+        if self.out is not None:
+            console.print(f"wrote {self.out}; open it in a browser")
+
+    def _draw_answers(
+        self, model: Denoiser, scheduler: Scheduler, canvas: Canvas, label: Callable[[int], str]
+    ) -> list[dict[str, Any]]:
+        """Whole answers, the most frequent first; other ways to write the same molecules are the same answer."""
+        if not self.draws:
+            return []
+        many = canvas.repeated(self.draws).seeded(row_seeds(self.seed, range(self.draws)))
+        decoding = replace(self.decoding, token_temperature=self.decoding.token_temperature or 1.0)
+        tokens = unmask(model, scheduler, many, decoding, record=False).tokens
+        counts = Counter(_canonical("".join(map(label, row))) for row in tokens.tolist())
+        return [{"answer": text, "count": count, **_judge(text)} for text, count in counts.most_common()]
+
+
+def _canonical(reaction: str) -> str:
+    return ARROW.join(canonicalize(side) or side for side in reaction.split(ARROW))
+
+
+def _judge(reaction: str) -> dict[str, bool]:
+    """Whether both sides are molecules, and whether every atom of the product can come from the reactants."""
+    reactants, _, product = reaction.partition(ARROW)
+    return {
+        "valid": None not in (canonicalize(reactants), canonicalize(product)),
+        "conserved": conserves_atoms(reactants, product),
+    }
+
+
+def _record(trace: Trace, trajectory: TracedTrajectory) -> dict[str, Any]:
+    answer = "".join(trace.labels[token] for token in trajectory.tokens)
+    return {
+        "scheduler": trajectory.scheduler,
+        "answer": answer,
+        **_judge(answer),
+        "logp": round(trajectory.total_logp, 6),
+        "denoiser_calls": trajectory.denoiser_calls,
+        "reveals": [_reveal(trace, trajectory, k) for k in range(len(trajectory.order))],
+    }
+
+
+def _reveal(trace: Trace, trajectory: TracedTrajectory, k: int) -> dict[str, Any]:
+    """One reveal: its place among the tokens of the reaction, from 1, and the likeliest tokens there at that step."""
+    position, step = trajectory.order[k], trajectory.step[k]
+    before = sum(bool(trace.labels[token]) for token in trajectory.tokens[:position])
+    candidates = trajectory.candidates
+    assert candidates is not None
+    row = candidates.at(step).start + int(candidates.eligible[step, :position].sum())
+    likely = zip(candidates.token[row].tolist(), candidates.probability[row].tolist(), strict=True)
+    return {
+        "step": step + 1,
+        "place": before + 1,
+        "token": trace.labels[trajectory.tokens[position]],
+        "alternatives": {trace.labels[token]: round(p, 6) for token, p in likely},
+    }
+
+
+def _summary(trace: Trace, trajectory: TracedTrajectory) -> str:
+    record = _record(trace, trajectory)
+    valid = "valid molecules" if record["valid"] else "not a valid molecule"
+    atoms = "atoms conserved" if record["conserved"] else "atoms that the reactants do not have"
+    verdict = f"{valid}, {atoms}" if record["valid"] else valid
+    return f"{trajectory.scheduler}: {record['answer']} ({verdict}; log p {record['logp']:.2f})"
+
+
+def _reveals(trace: Trace, trajectory: TracedTrajectory) -> Table:
+    table = Table("step", "place", "token", "the model's alternatives", title=f"the order of {trajectory.scheduler}")
+    for reveal in _record(trace, trajectory)["reveals"]:
+        shares = "  ".join(f"{token} {percent(p)} %" for token, p in reveal["alternatives"].items())
+        table.add_row(str(reveal["step"]), str(reveal["place"]), reveal["token"], shares)
+    return table
+
+
+def _answers(drawn: list[dict[str, Any]]) -> Table:
+    table = Table("drawn", "answer", "valid", "atoms conserved", title="whole answers")
+    for one in drawn[:MOST_ANSWERS]:
+        table.add_row(
+            str(one["count"]), one["answer"], *("yes" if one[key] else "no" for key in ("valid", "conserved"))
+        )
+    return table

@@ -1,0 +1,251 @@
+"""Reactions: what each scheduler completes with rxnmapper and rxnfp, where it fails first, and what its oracle owes to the answer.
+
+The denoisers were trained on patents and have probably seen these reactions; the orders have not: policies are trained on ``train``
+and all numbers are of ``data``, which shares no product with it.
+
+A *gap* is what is hidden: ``random:0.7``, ``span:0.5``, ``fragment``, ``product``, ``reactant``. ``drawn:0.7`` hides as
+``random:0.7`` does, but the truth is an answer that the denoiser itself has drawn. Its probabilities are then the right ones, and
+nothing that can be computed without the answer says more about it: the lead of an oracle there is knowledge of the answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from unmask.decoding.draws import row_seeds
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Scheduler, Trajectory
+from unmask.evaluation.statistics import paired_bootstrap
+from unmask.report import figures
+from unmask.report.numbers import percent, percent_interval
+from unmask.report.tables import is_oracle
+from unmask.schedulers.loading import load_scheduler
+from unmask_studies.reactions.hiding import Part
+from unmask_studies.reactions.smiles import tokenize
+from unmask_studies.reactions.task import ReactionData, ReactionTask
+from unmask_studies.reports import get_denoiser
+from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
+from unmask_studies.tables import LEARNED, Table, TableRow, count_limits, label, points_gap
+from unmask_studies.training_runs import ensure_run, load_recipe
+
+BATCH = 64
+DRAWN = "drawn"
+SEEN = "The denoisers have probably seen these reactions, the orders have not."
+
+
+@dataclass(frozen=True)
+class Reactions(GridStudy):
+    """``models`` in the folder ``denoiser``, as ``unmask models NAME --out FOLDER/NAME`` writes them.
+
+    ``data`` and ``train``: CSV files of reactions; without ``train`` no order is learned. The policy of each model is trained with
+    the preset ``sas-MODEL`` (``steps`` shortens it), or found in ``runs``, and used for every gap.
+    """
+
+    denoiser: str = "models"
+    models: tuple[str, ...] = ("rxnmapper", "rxnfp")
+    data: Path | None = None
+    train: Path | None = None
+    gaps: tuple[str, ...] = ("random:0.5", "random:0.7", "random:0.9", "span:0.5", "fragment", "drawn:0.7")
+    schedulers: tuple[str, ...] = ("random", "left_to_right", "confidence", "margin", "entropy", "gt_logp")
+    baseline: str = "confidence"
+    runs: Path | None = None
+    steps: int | None = None
+    limit: int = 1500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.limit < 2:
+            raise ValueError(f"limit must be at least 2, got {self.limit}")
+        if self.baseline not in self.schedulers:
+            raise ValueError(
+                f"the baseline {self.baseline!r} is not among the schedulers: {', '.join(self.schedulers)}"
+            )
+        for gap in self.gaps:
+            parse_gap(gap, ReactionData())
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return self.schedulers if self.train is None else (*self.schedulers, LEARNED)
+
+    def axes(self) -> Axes:
+        return self.models, self.gaps, self.rows
+
+    def grid(self) -> list[Key]:
+        if self.data is None:
+            raise ValueError("the study needs reactions: name a CSV file (reactants, product) with --data")
+        for model in self.models:
+            if not Path(place := self._denoiser(model)).is_dir():
+                raise ValueError(f"there is no {place}: run unmask models {model} --out {place} first")
+        return super().grid()
+
+    def measure(self, key: Key, folder: Path) -> Result:
+        model, gap, scheduler = map(str, key)
+        name = self._denoiser(model)
+        denoiser = get_denoiser(name)
+        data = parse_gap(gap, ReactionData(file=str(self.data), seed=self.seed))
+        task = data.problems(denoiser, name).held_out(self.limit, "all")
+        chosen = self._train(model, folder) if scheduler == LEARNED else scheduler
+        return measure_reactions(task, load_scheduler(chosen, denoiser, name), self.seed, gap.startswith(DRAWN))
+
+    def _train(self, model: str, folder: Path) -> str:
+        preset = f"sas-{model}"
+        recipe = load_recipe(preset, None, self.steps, self._denoiser(model))
+        data = replace(cast(ReactionData, recipe.data), file=str(self.train))
+        return str(ensure_run(preset, replace(recipe, data=data), folder, self.runs))
+
+    def findings(self, results: Results) -> Findings:
+        tables, panels = [], {}
+        for model in self.models:
+            for gap in self.gaps:
+                found = {name: results[model, gap, name] for name in self.rows}
+                n = len(found[self.baseline]["exact"])
+                title = f"{model}, {describe_gap(gap)}, n = {n:,}, seed {self.seed}"
+                tables += [self._table(title, found), _failures(f"First wrong reveals: {title}", found[self.baseline])]
+                panels[f"{model}\n{describe_gap(gap)}"] = [
+                    figures.share(label(name), _limits(one["exact"])) for name, one in found.items()
+                ]
+        return Findings(tables, {"reactions": figures.intervals(panels, "right, %")})
+
+    def _table(self, title: str, found: dict[str, Any]) -> Table:
+        """Errors removed are of the best scheduler that neither is learned nor knows the answer."""
+        exact = {name: np.array(one["exact"]) for name, one in found.items()}
+        heuristics = [name for name in self.schedulers if not is_oracle(name)]
+        best = max(heuristics, key=lambda name: exact[name].mean())
+        rows: list[TableRow] = []
+        for name, one in found.items():
+            against = points_gap(paired_bootstrap(exact[name], exact[self.baseline]))
+            removed = 1 - (1 - exact[name].mean()) / max(1e-9, 1 - exact[best].mean())
+            rows.append(
+                {
+                    "scheduler": label(name),
+                    "right %": percent_interval(*_limits(one["exact"])),
+                    "same tokens %": percent(np.mean(one["identical"])),
+                    "valid %": percent(np.mean(one["valid"])),
+                    "atoms conserved %": percent(np.mean(one["conserved"])),
+                    "calls": f"{one['calls'] / len(exact[name]):.1f}",
+                    f"against {label(self.baseline)}, paired": "" if name == self.baseline else against,
+                    f"errors of {label(best)} removed %": "" if name in heuristics else percent(removed),
+                }
+            )
+        note = "Right: the same molecules, however written. Bold: the paired 95 % interval excludes 0."
+        return Table.of(title, rows, f"{note} {SEEN}")
+
+    def _denoiser(self, model: str) -> str:
+        return str(Path(self.denoiser) / model)
+
+
+def parse_gap(gap: str, data: ReactionData) -> ReactionData:
+    """The data that hide ``part`` or ``part:share``."""
+    part, colon, share = gap.partition(":")
+    try:
+        part = cast(Part, "random" if part == DRAWN else part)
+        return replace(data, part=part, hide=float(share) if colon else data.hide)
+    except ValueError as error:
+        raise ValueError(f"gap {gap!r}: {error}; expected one such as random:0.7, span:0.5 or fragment") from None
+
+
+def describe_gap(gap: str) -> str:
+    part, _, share = gap.partition(":")
+    words = {
+        "random": "random tokens of the product hidden",
+        "span": "of the product hidden as a span",
+        "fragment": "a fragment of the product hidden",
+        "product": "the product hidden",
+        "reactant": "a reactant hidden",
+        DRAWN: "random tokens hidden, the truth drawn from the denoiser",
+    }
+    return f"{float(share):.0%} {words[part]}" if share else words[part]
+
+
+def measure_reactions(task: ReactionTask, scheduler: Scheduler, seed: int, drawn: bool = False) -> dict[str, Any]:
+    """Of each reaction: right, the same tokens, valid, atoms conserved; of each wrong one, its first wrong reveal.
+
+    With ``drawn``, the truth of each reaction is one answer of the denoiser in a random order, and right are its tokens alone.
+    """
+    lengths = [len(tokenize(reaction.smiles)) for reaction in task.reactions]
+    by_length = sorted(range(len(task)), key=lengths.__getitem__)  # equal lengths need no padding
+    found: dict[int, dict[str, Any]] = {}
+    calls = 0
+    for start in range(0, len(task), BATCH):
+        rows = by_length[start : start + BATCH]
+        canvas = task.canvas(rows).seeded(row_seeds(seed, rows))
+        if drawn:
+            canvas = replace(canvas, target=_draw_answers(task, canvas))
+        trajectory = unmask(task.denoiser, scheduler, canvas, record=False)
+        calls += trajectory.denoiser_calls
+        for nth, (row, one) in enumerate(zip(rows, task.assess(rows, trajectory.tokens), strict=True)):
+            identical = bool((trajectory.tokens[nth] == canvas.truth[nth]).all())
+            right = identical if drawn else one["equivalent"]
+            found[row] = {**one, "identical": identical, "exact": right}
+            found[row]["wrong"] = None if identical else _first_wrong(task, trajectory, canvas, nth)
+    columns = ("exact", "identical", "valid", "conserved", "wrong")
+    return {name: [found[row][name] for row in range(len(task))] for name in columns} | {"calls": calls}
+
+
+def _draw_answers(task: ReactionTask, canvas: Canvas) -> torch.Tensor:
+    decoding = Decoding(token_temperature=1.0)
+    return unmask(task.denoiser, load_scheduler("random"), canvas.without_target(), decoding, record=False).tokens
+
+
+def _first_wrong(task: ReactionTask, trajectory: Trajectory, canvas: Canvas, row: int) -> dict[str, Any]:
+    """Which token it should have been, which it was, with what probability, and when: 0 first to 1 last."""
+    order = [position for position in trajectory.order[row].tolist() if position >= 0]
+    truth, tokens = canvas.truth[row].tolist(), trajectory.tokens[row].tolist()
+    k = next(k for k, position in enumerate(order) if truth[position] != tokens[position])
+    texts = [task.text([ids[order[k]]]) for ids in (truth, tokens)]
+    return {
+        "truth": texts[0],
+        "got": texts[1],
+        "p": round(float(trajectory.logp[row, k].exp()), 6),
+        "when": round(k / max(1, len(order) - 1), 4),
+    }
+
+
+def token_class(token: str) -> str:
+    """What a token of SMILES writes."""
+    if token in ("(", ")"):
+        return "branch"
+    if token.isdigit() or token.startswith("%"):
+        return "ring bond"
+    if token.startswith("["):
+        return "atom in brackets"
+    if token[:1].isalpha():
+        return "aromatic atom" if token[0].islower() else "carbon" if token == "C" else "other atom"
+    return "bond or dot"
+
+
+def _failures(title: str, result: Any) -> Table:
+    """The first wrong reveals of one scheduler by what should have been there."""
+    wrong = [one for one in result["wrong"] if one is not None]
+    groups: dict[str, list[Any]] = {}
+    for one in wrong:
+        groups.setdefault(token_class(one["truth"]), []).append(one)
+    largest = sorted(groups.items(), key=lambda group: -len(group[1]))
+    rows = [_failure_row(name, group, len(wrong)) for name, group in [*largest, ("all", wrong)] if group]
+    note = (
+        "p: the model's probability of the wrong token when it was revealed. When: 0 is the first reveal, 1 the last."
+    )
+    return Table.of(title, rows, note)
+
+
+def _failure_row(name: str, wrong: Sequence[Any], total: int) -> TableRow:
+    swaps = Counter(f"{one['truth']} → {one['got']}" for one in wrong).most_common(3)
+    return {
+        "the truth is": name,
+        "share %": percent_interval(*count_limits(len(wrong), total)),
+        "mean p": f"{np.mean([one['p'] for one in wrong]):.2f}",
+        "when": f"{np.mean([one['when'] for one in wrong]):.2f}",
+        "most often": ", ".join(f"{swap} ({count})" for swap, count in swaps),
+    }
+
+
+def _limits(marks: Sequence[bool]) -> tuple[float, float, float]:
+    return count_limits(sum(marks), len(marks))

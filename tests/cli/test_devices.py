@@ -1,0 +1,85 @@
+"""The options --device and --dtype: the same on every command that runs a denoiser, and honoured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from support.commands import Call
+from support.pretend_device import NAME, THERE, PretendDevice
+from unmask.cli.main import COMMANDS
+from unmask.cli.shell import list_options, resolve
+from unmask.denoisers.placement import Placement, find_device
+from unmask.runs.processes import ProcessGroup
+
+RUN_A_DENOISER = ["generate", "evaluate", "lm-eval", "train", "finetune", "pretrain"]
+EVALUATE = ["evaluate", "--denoiser", "sudoku-4x4", "--schedulers", "confidence,margin", "--limit", "4"]
+
+
+@pytest.mark.parametrize("name", RUN_A_DENOISER)
+def test_every_command_takes_a_device_and_a_type(name: str) -> None:
+    options = list_options(resolve(COMMANDS[name], []))
+    assert options["--device"].field.default == "auto"
+    assert options["--dtype"].lowered.choices == ("float32", "bfloat16", "float16")
+
+
+def test_a_device_that_is_not_there_is_one_line(command: Call) -> None:
+    code, _, error = command(*EVALUATE, "--device", "cuda")
+    assert code == 2
+    assert error.count("\n") == 1
+    assert "there is no device 'cuda' here" in error
+    assert "name another, or auto for the best one" in error
+    code, _, error = command(*EVALUATE, "--device", "cuad")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "did you mean 'cuda'" in error
+
+
+def test_the_best_device_is_chosen_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Placement().describe() == "cpu, float32"
+    assert find_device("auto") == torch.device("cpu")
+    made = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *shape, **options: made(0))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert find_device("auto") == torch.device("mps")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert find_device("auto") == torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    assert Placement(dtype="bfloat16").describe() == "cuda (NVIDIA H200), bfloat16"
+    # Of several processes each has a GPU of its own.
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert find_device("auto") == torch.device("cuda:3")
+
+
+def test_an_evaluation_elsewhere_is_the_same(command: Call, tmp_path: Path) -> None:
+    reports = []
+    for device in ("cpu", NAME):
+        place = tmp_path / f"{device[:3]}.json"
+        with PretendDevice() as pretended:
+            code, shown, error = command(*EVALUATE, "--device", device, "--json", str(place))
+        assert code == 0, error
+        assert f"decoded on {device}, float32" in shown
+        assert (pretended.seen > 100) == (device == NAME)
+        reports.append(json.loads(place.read_text())["rows"])
+    for here, there in zip(*reports, strict=True):
+        assert {**here, "seconds": 0} == {**there, "seconds": 0}
+
+
+def test_what_is_summed_over_processes_is_on_their_device() -> None:
+    """NCCL refuses tensors of the CPU, which an evaluation and its counts are."""
+
+    def reduce(tensor: Any, how: str) -> Any:
+        assert tensor.device == THERE
+        return tensor * 2
+
+    with PretendDevice():
+        processes = ProcessGroup(SimpleNamespace(num_processes=2, device=THERE, reduce=reduce))  # pyright: ignore
+        summed = processes.all_reduce(torch.ones(3, dtype=torch.float64))
+        assert summed.device == torch.device("cpu")
+        assert summed.tolist() == [2, 2, 2]
+        assert processes.sum(3) == 6

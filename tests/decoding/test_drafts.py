@@ -1,0 +1,103 @@
+"""Drafts change nothing but how many forwards wait for each other: every bit of the trajectory is that of the plain loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from support.denoisers import CountingTable, text_denoiser
+from support.reference import puzzles
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
+from unmask.decoding.paces import PACES
+from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Trajectory
+from unmask.denoisers.loading import load_denoiser
+from unmask.schedulers.heuristics import confidence
+from unmask.schedulers.loading import SCHEDULERS, load_scheduler
+from unmask.tasks.sudoku.task import SudokuTask
+
+BOARD = SudokuTask.generate(3, 4, "7-8", "test", 0).canvas(range(3))
+DECODINGS = {
+    "blocks": Decoding(block=6),
+    "budget": Decoding(block=8, steps=5),
+    "drawn order": Decoding(order_temperature=0.5),
+    "drawn tokens": Decoding(token_temperature=1.0, top_p=0.9),
+    "shared": Decoding(share=True),
+    "revised": Decoding(revision="t2m:p=0.4"),
+    "replaced": Decoding(revision="t2t:p=0.4", steps=6),
+}
+
+
+def assert_lossless(
+    denoiser: Denoiser, scheduler: Scheduler, canvas: Canvas, decoding: Decoding, draft: int = 8, forced: bool = False
+) -> tuple[Trajectory, Trajectory]:
+    """The plain trajectory and the drafted one, equal in every bit, every recorded state included."""
+    plain = unmask(denoiser, scheduler, canvas, decoding, forced=forced)
+    drafted = unmask(denoiser, scheduler, canvas, replace(decoding, draft=draft), forced=forced)
+    for name in ("tokens", "order", "step", "logp", "order_logp", "score"):
+        assert torch.equal(getattr(plain, name), getattr(drafted, name)), name
+    assert plain.states is not None and drafted.states is not None
+    for name, mine in vars(plain.states).items():
+        if isinstance(mine, torch.Tensor):
+            assert torch.equal(mine, getattr(drafted.states, name)), name
+    if plain.revisions is not None:
+        for name, mine in vars(plain.revisions).items():
+            assert torch.equal(mine, getattr(drafted.revisions, name)), name
+    assert drafted.steps <= plain.steps
+    return plain, drafted
+
+
+@pytest.mark.parametrize("name", [*SCHEDULERS, "sas"])
+def test_every_scheduler(name: str) -> None:
+    denoiser = load_denoiser("sudoku-4x4-imperfect")
+    scheduler = load_scheduler(name, denoiser, "sudoku-4x4-imperfect")
+    assert_lossless(denoiser, scheduler, BOARD, Decoding())
+    assert_lossless(denoiser, scheduler, BOARD.rows(slice(1)), Decoding(), draft=3)
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_every_pace(pace: str) -> None:
+    denoiser = load_denoiser("sudoku-4x4-imperfect")
+    assert_lossless(denoiser, confidence, BOARD, Decoding(steps=6, pace=pace))
+
+
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("name", DECODINGS)
+def test_every_decoding(name: str, forced: bool) -> None:
+    denoiser = CountingTable(end_ids=(0,), pad_id=6)
+    tokens, target = puzzles(denoiser, 5, 11)
+    assert_lossless(denoiser, confidence, Canvas(tokens, target), DECODINGS[name], forced=forced)
+
+
+def test_padding() -> None:
+    denoiser = text_denoiser()
+    tokens = torch.tensor([[5, 6, 12, 12, 12, 12, 9, 9], [4, 12, 12, 12, 12, 12, 12, 12]])
+    attention = torch.tensor([[True] * 6 + [False] * 2, [True] * 8])
+    assert_lossless(denoiser, confidence, Canvas(tokens, attention=attention), Decoding(block=3), draft=4)
+
+
+def test_scores_that_stay_take_as_many_forwards_as_drafts() -> None:
+    """Nothing is scored before the first canvas, which goes alone; then eight go at a time."""
+    denoiser = CountingTable(scale=0.0)
+    tokens = torch.full((1, 12), denoiser.mask_id)
+    plain, drafted = assert_lossless(denoiser, load_scheduler("left_to_right"), Canvas(tokens), Decoding())
+    assert (plain.steps, drafted.steps) == (12, 3)
+    assert [len(batch) for batch in denoiser.canvases[12:]] == [1, 8, 3]
+    assert plain.denoiser_calls == drafted.denoiser_calls == 12
+
+
+def test_a_draft_is_as_deep_as_it_was_right() -> None:
+    """Where no draft is ever right, a row drafts one canvas besides the one that it needs."""
+    denoiser = CountingTable()
+    tokens = torch.full((1, 12), denoiser.mask_id)
+    _, drafted = assert_lossless(denoiser, load_scheduler("random"), Canvas(tokens), Decoding())
+    batches = [len(batch) for batch in denoiser.canvases[12:]]
+    assert batches[1] == 8 and max(batches[4:]) <= 4
+    assert drafted.denoiser_calls == sum(batches)
+
+
+def test_a_cache_cannot_be_drafted() -> None:
+    with pytest.raises(ValueError, match="draft is 4, but the states of cache 'dual' depend on what came before"):
+        Decoding(cache="dual", draft=4)
