@@ -27,7 +27,7 @@ from unmask.denoisers.lora import base_of, load_adapter
 from unmask.denoisers.transformer import Transformer
 from unmask.evaluation.lm_eval.documents import ROWS, check_row
 from unmask.generation.text_canvas import load_tokenizer
-from unmask.report.figures import Point, inline_svg, intervals
+from unmask.report.figures import Point, intervals
 from unmask.report.gather import report_from_json
 from unmask.report.page import table_html
 from unmask.report.playground.boards import BoardRequest
@@ -37,6 +37,7 @@ from unmask.report.playground.puzzles import read_puzzle, read_rows
 from unmask.report.playground.text import TextRequest
 from unmask.report.stored import parse, validate
 from unmask.report.study_sections import read_study
+from unmask.report.svg import inline_svg
 from unmask.report.terminal.console import SafeConsole
 from unmask.report.terminal.tables import comparison
 from unmask.report.traces.reading import from_json

@@ -19,8 +19,9 @@ from support.evaluations import evaluation
 from support.viewer import board
 from unmask.cli import shell
 from unmask.report import boards, figures, page
-from unmask.report.figures import Point, inline_svg
+from unmask.report.figures import Point
 from unmask.report.gather import gather
+from unmask.report.svg import clean, inline_svg
 from unmask.report.terminal import tables
 from unmask.report.terminal.console import SafeConsole
 from unmask.report.traces import record as trace
@@ -104,10 +105,10 @@ def test_figures_hold_names_as_text(kind: str) -> None:
         figure = figures.intervals({name: [Point(name, 1.0, 0.5, 1.5)]}, name, theme="page")
         svg = inline_svg(figure, "it", name)
     root = ElementTree.fromstring(svg)
-    assert root.get("aria-label") == figures.clean(name)
+    assert root.get("aria-label") == clean(name)
     texts = ["".join(text.itertext()) for text in root.iter("text")]
     # A label of several lines is several elements.
-    assert "".join(figures.clean(name).split()) in "".join("".join(texts).split())
+    assert "".join(clean(name).split()) in "".join("".join(texts).split())
     assert {key for element in root.iter() for key in element.attrib if key.startswith("on")} == set()
     one = board()
     hero = replace(one, trajectories=(replace(one.trajectories[0], scheduler=name), *one.trajectories[1:]))

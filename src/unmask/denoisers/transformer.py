@@ -31,8 +31,9 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unmask.decoding.block_rule import BlockRule
 from unmask.decoding.kv_store import KVStore, Packed
-from unmask.decoding.protocols import BlockRule, Focus
+from unmask.decoding.protocols import Focus
 from unmask.denoisers.attention import make_attend, related_cells
 from unmask.denoisers.config import TransformerConfig
 from unmask.denoisers.experts import Experts, SwiGLU
