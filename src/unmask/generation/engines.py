@@ -18,11 +18,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.decoding.block_rule import BlockRule
 from unmask.decoding.loop import score_positions, unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import (
-    BlockRule,
     Canvas,
     Denoiser,
     Pace,
