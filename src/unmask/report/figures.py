@@ -1,9 +1,9 @@
 """Every plot of reports and studies, with matplotlib, in one of two themes.
 
 ``paper`` (the default) stands alone on white: studies save such figures as SVG and PDF. ``page`` goes inline into an HTML page by
-:func:`unmask.report.svg.inline_svg`: its ink becomes ``currentColor`` and its lines the page's, so that it follows the page
-into the dark. Series differ in marker or dash as well as in colour (Okabe and Ito's palette, safe for colour-blind readers). matplotlib is
-slow to import: import this module only where something is drawn.
+:func:`unmask.report.svg.inline_svg`: its ink becomes ``currentColor`` and its lines the page's, so that it follows the page into
+the dark. Series differ in marker or dash as well as in colour (Okabe and Ito's palette, safe for colour-blind readers).
+matplotlib is slow to import: import this module only where something is drawn.
 """
 
 from __future__ import annotations
