@@ -69,11 +69,12 @@ class Lane:
         }
 
     def _show(self, step: Step) -> dict[str, Any]:
-        """A step as the page shows it: what it reveals or replaces, and what has been hidden again since the step before."""
-        view, place, tokens = step.view, step.view.at[1].cpu(), step.tokens[0].tolist()
-        self.guesses.append((place, view.prices.best.cpu()))
-        row_of = {position: row for row, position in enumerate(place.tolist())}
-        again = [position for position in self.shown if bool(view.hidden[0, position])]
+        """A step as the page shows it: what it reveals or replaces, and what it hides again."""
+        view, priced, tokens = step.view, step.view.at[1].cpu(), step.tokens[0].tolist()
+        self.guesses.append((priced, view.prices.best.cpu()))
+        row_of = {position: row for row, position in enumerate(priced.tolist())}
+        mask = view.denoiser.mask_id
+        again = [place for place in self.shown if bool(view.hidden[0, place]) or tokens[place] == mask]
         for position in again:
             del self.shown[position]
         nth, reveals = len(self.shown), []
