@@ -199,3 +199,25 @@ def test_only_the_learned_order_solves_the_first_example() -> None:
         done = generate(model, tokenizer, [as_turns(example["text"])], scheduler, length=example["length"])
         right += [name] if Arithmetic.grade(problem, done.texts[0])[0] else []
     assert right == ["sas"]
+
+
+@pytest.mark.parametrize("revision", ["t2m", "t2t"])
+def test_tokens_that_are_taken_back(server: Playground, revision: str) -> None:
+    prompt = "b+2;c-3;d+2;4-1;"
+    entries = [{"scheduler": "confidence", "options": {"revision": revision}}]
+    change = {"denoiser": "arithmetic", "mode": "chat", "text": prompt, "length": 40, "seed": 0, "entries": entries}
+    _, answer = ask(server, "POST", "/text", request(server, **change))
+    assert "NaN" not in answer
+    received, shown, back = events(answer), {}, 0
+    for event, data in received:
+        if event == "reveal":
+            back += len(data["hidden"]) + sum(reveal["place"] in shown for reveal in data["reveals"])
+            for place in data["hidden"]:
+                del shown[place]
+            shown |= {reveal["place"]: reveal["text"] for reveal in data["reveals"]}
+    model, tokenizer = load_denoiser("arithmetic"), load_tokenizer("arithmetic")
+    decoding = Decoding(revision=revision)
+    done = generate(model, tokenizer, [as_turns(prompt)], "confidence", decoding, length=40, seeds=[0])
+    tokens = done.trajectory.tokens[0].tolist()
+    assert back > 0 and shown == {place: tokenizer.decode([tokens[place]]) for place in shown}
+    assert received[-1][0] == "end" and received[-2][1]["logp"] is None

@@ -6,6 +6,7 @@ consumed. What the viewer shows is recorded on the way.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -58,11 +59,11 @@ class Lane:
         done, more = self.decode(self.recorder, lambda step: emit(self._show(step)))
         calls = done.denoiser_calls - self.recorder.foreign_calls
         self.trajectory = replace(done, denoiser_calls=calls)
-        revealed = done.rank[0].cpu() >= 0
+        revealed, logp = done.rank[0].cpu() >= 0, done.total_logp[0].item()
         return {
-            "logp": done.total_logp[0].item(),
+            "logp": logp if math.isfinite(logp) else None,  # NaN where tokens were taken back
             "calls": calls,
-            "steps": done.steps,
+            "steps": len(self.guesses),
             "reveals": int(done.reveals[0]),
             "decided": decided_at(self.guesses, done.tokens[0].cpu(), revealed),
             **more,
