@@ -14,7 +14,7 @@ from unmask.runs.presets import change_training
 from unmask.runs.run import Run
 from unmask.tasks.kinds import find_kind
 from unmask.training.cost.preflight import Needs
-from unmask.training.policy.run import PolicyRun, load_recipe, run_policy_training
+from unmask.training.policy.run import PolicyRun, load_run, run_policy_training
 from unmask.training.policy.validation import best_step
 
 C = TypeVar("C", bound=Any)
@@ -45,7 +45,7 @@ class Train:
         preset, task = find_option(words, "--preset"), find_option(words, "--task")
         if task is not None:
             find_kind(task)
-        config = load_recipe(task, preset)
+        config = load_run(task, preset)
         return with_config(cls, config)
 
     def run(self) -> None:

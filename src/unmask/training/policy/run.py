@@ -51,7 +51,7 @@ class PolicyRun(Placement):
             )
 
 
-def load_recipe(task: str | None = None, preset: str | None = None) -> PolicyRun:
+def load_run(task: str | None = None, preset: str | None = None) -> PolicyRun:
     """A preset, or the task's own; ``default`` is for every task."""
     name = preset or find_preset(task)
     config = load_preset(name, PolicyRun, "train")
@@ -173,7 +173,7 @@ def train(
     The same as ``unmask train --task TASK --denoiser DENOISER --data DATA --out OUT``. ``out`` is the run's folder, by which
     ``generate`` and ``load_scheduler`` find the policy; ``on_step`` gets each step's record.
     """
-    config = load_recipe(task)
+    config = load_run(task)
     config = dataclasses.replace(config, denoiser=denoiser, data=config.data.with_file(str(data)), dtype=dtype)
     for record in run_policy_training(config, out, resume):
         on_step(record)
