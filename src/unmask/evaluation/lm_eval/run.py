@@ -29,7 +29,7 @@ from unmask.evaluation.lm_eval.settings import LmEval
 from unmask.evaluation.lm_eval.tasks import MAIN_METRIC, ScoredTask, load_task
 from unmask.evaluation.statistics import wilson
 from unmask.runs.atomic import atomic_write
-from unmask.runs.jsonable import to_jsonable
+from unmask.runs.jsonable import format_json, to_jsonable
 from unmask.runs.presets import list_presets, load_preset
 from unmask.runs.processes import count_processes, current_group
 from unmask.runs.run import Run
@@ -99,7 +99,7 @@ def _write_scores(folder: Path, task: ScoredTask, results: dict[str, Any]) -> No
     results["scorer_failures"] = sum("error" in line for line in scored)
     lines = (json.dumps(to_jsonable(line, finite=True)) + "\n" for line in scored)
     atomic_write(folder / "scores.jsonl", "".join(lines).encode())
-    atomic_write(folder / "results.json", (json.dumps(to_jsonable(results, finite=True), indent=2) + "\n").encode())
+    atomic_write(folder / "results.json", format_json(to_jsonable(results, finite=True)))
 
 
 def find_published(config: LmEval) -> dict[str, float]:
