@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Canvas
+from unmask.decoding.protocols import Canvas, View
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.heads import Doubt, LearnedPace
 from unmask.schedulers.heuristics import confidence
@@ -55,18 +56,30 @@ def test_rows_do_not_depend_on_their_batch(kind: str) -> None:
             assert torch.equal(whole.tokens[row], alone.tokens[0])
 
 
-def test_a_doubt_takes_others_of_its_row_along() -> None:
-    denoiser, policy = load_denoiser(NAME), head("doubt")
-    hidden, taken = (CANVAS.tokens == 0).sum(1), {}
-    for also in (1.0, 0.0):
-        found = unmask(
-            denoiser, confidence, CANVAS, Decoding(revision=Doubt(policy, 0.5, also)), record=False
-        ).revisions
-        assert found is not None
-        first = found.step == hidden[found.row]
-        taken[also] = torch.bincount(found.row[first], minlength=len(hidden))
-    assert 0 < int((taken[1.0] > 0).sum()) < len(hidden)
-    assert torch.equal(taken[0.0], torch.where(taken[1.0] > 0, hidden, 0))
+class Suspicious(OrderPolicy):
+    """Holds every fifth position to be wrong with probability 0.9, the others with 0.2."""
+
+    def __init__(self) -> None:
+        super().__init__(PolicyConfig(kind="mlp", width=4, vocab_size=5, length=16))
+
+    def observe(self, view: View) -> dict[str, Tensor]:
+        return {"tokens": view.tokens}
+
+    def score(self, seen: dict[str, Tensor]) -> Tensor:
+        fifth = torch.arange(seen["tokens"].shape[1]) % 5 == 0
+        return torch.where(fifth, 0.9, 0.2).logit().expand(seen["tokens"].shape)
+
+
+@pytest.mark.parametrize(("also", "others"), [(1.0, False), (0.2, True)])
+def test_a_doubt_takes_others_of_its_row_along(also: float, others: bool) -> None:
+    decoding = Decoding(revision=Doubt(Suspicious(), 0.5, also))
+    found = unmask(load_denoiser(NAME), confidence, CANVAS, decoding, record=False).revisions
+    assert found is not None
+    hidden = CANVAS.tokens == 0
+    first = found.step == hidden.sum(1)[found.row]  # the look at the complete board
+    taken = torch.zeros_like(hidden).index_put((found.row[first], found.position[first]), torch.tensor(True))
+    fifth = hidden & (torch.arange(16) % 5 == 0)
+    assert torch.equal(taken, hidden & fifth.any(1, keepdim=True) if others else fifth)
 
 
 def test_heads_are_loaded_by_folder_and_for_their_purpose(tmp_path: Path) -> None:
