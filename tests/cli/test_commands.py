@@ -74,7 +74,7 @@ REFUSED = {
     f"decode {PUZZLE} --scheduler confidnce": "no scheduler 'confidnce': .* did you mean 'confidence'",
     f"decode {PUZZLE} --scheduler top_k_random:k=-1": "k must be a whole number of at least 1, got '-1'",
     f"decode {PUZZLE} --schedler margin": "decode has no option --schedler; did you mean '--scheduler'",
-    f"decode {PUZZLE} --ends sup": "--ends: expected one of allow, damp, suppress, forbid, got 'sup'",
+    f"decode {PUZZLE} --ends sup": "--ends: expected one of allow, damp, suppress, forbid, logits_eos_inf, confidence_eos_eot_inf, got 'sup'",
     f"decode {PUZZLE} --steps": "--steps: expected a value",
     f"decode {PUZZLE} --steps 0": "steps.*1, got.* 0",
     f"decode {PUZZLE} --seed 99999999999999999999": "seed: expected a number less than 2147483648",
@@ -176,6 +176,7 @@ def test_every_boolean_option_works_in_both_directions(command_and_study: str) -
         "view": ["x"],
         "report": ["x"],
         "train": ["--task", "text"],
+        "react": ["C>>?", "--denoiser", "x"],
     }
     needed |= {"four-by-four": ["--policy.kind", "mlp"]}
     given = [*words, *needed.get(name, needed.get(words[-1] if words else "", []))]
@@ -349,7 +350,7 @@ def test_a_signal_is_one_line(command: Call, monkeypatch: pytest.MonkeyPatch, na
     assert (stopped, out, err.count("\n")) == (code, "", 1)
     assert "--resume" not in err  # nothing to go on with
     assert signal.getsignal(signal.SIGTERM) is before
-    monkeypatch.setattr("unmask.cli.train.load_preset", stop)
+    monkeypatch.setattr("unmask.cli.train.load_run", stop)
     stopped, _, err = command("train", "--out", "runs/order")
     assert stopped == code and err.count("\n") == 1 and "train goes on with --resume" in err
 
