@@ -143,7 +143,7 @@ def test_help_lists_every_command_and_shows_examples_on_lines_of_their_own(comma
     code, out, _ = command("evaluate", "--help")
     examples = [line for line in out.splitlines() if "$ unmask" in line]
     assert code == 0
-    assert len(examples) == 4
+    assert len(examples) == 5
     assert all(line.count("unmask evaluate") == 1 for line in examples)
 
 

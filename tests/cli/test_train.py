@@ -81,7 +81,7 @@ def test_a_tuned_denoiser_is_a_denoiser(command: Call, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY_STAGE)
     code, out, err = command("finetune", "--preset", "tiny.toml", "--out", "tuned", "--order", "margin")
     assert (code, err) == (0, "")
-    assert [line.split(":")[0] for line in out.splitlines()[:2]] == ["before", "after"]
+    assert [line.split(":")[0] for line in out.splitlines()[:2]] == ["before, on cpu, float32", "after"]
     assert "on the path" in out and "off it" in out
     assert json.loads((tmp_path / "tuned" / "config.json").read_text())["order"] == "margin"
     code, _, _ = command("evaluate", "--denoiser", "tuned", "--schedulers", "confidence", "--limit", "2", "--no-nll")
