@@ -115,7 +115,7 @@ def test_mismatched_adapters_are_refused(tmp_path: Path) -> None:
     (saved / "adapter_config.json").write_text(json.dumps({**stored, "r": "4"}))
     with pytest.raises(ValueError, match="expected r, lora_alpha and target_modules"):
         load_adapter(load_denoiser(folder), saved)
-    with pytest.raises(ValueError, match="adapter must be 'lora' or empty"):
+    with pytest.raises(ValueError, match="adapter: expected '' or 'lora', got str 'dora'"):
         stage(tmp_path, "llada", adapter="dora")
 
 

@@ -255,8 +255,8 @@ def test_the_default_baseline_is_confidence() -> None:
         ({"limit": -3}, "nothing to evaluate"),
         ({"batch": 0}, "batch: expected a number greater than or equal to 1"),
         ({"batch": -1}, "batch: expected a number greater"),
-        ({"seed": -1}, "seed must be in"),
-        ({"seed": 2**31}, "seed must be in"),
+        ({"seed": -1}, "seed: expected a number greater"),
+        ({"seed": 2**31}, "seed: expected a number less"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:

@@ -483,7 +483,7 @@ def test_killed_at_random_moments(job: str, tmp_path: Path) -> None:
     """A few of the kills of tests/support/kill_harness.py; ``make soak`` runs hundreds."""
     kill_harness.warm_up()
     outcome = kill_harness.harass(job, tmp_path, kills=2, seed=1)
-    assert outcome.kills == 3
+    assert outcome.kills == 2
 
 
 def test_a_benchmark_killed_at_random_moments(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def hero(trace: Trace, left: str | None = None, right: str | None = None) -> str
         label=printable("; ".join(_summarize(trace, one) for one in shown)),
         ramp=[(n, heat(n / 100)) for n in (0, 25, 50, 75, 100)],
         boards=[_board(trace, one) for one in shown],
-        grid=trace.grid,
+        **{name: getattr(trace.grid, name) for name in ("size", "box_rows", "box_cols")},
     )
 
 

@@ -107,6 +107,11 @@ class TaskKind(ABC):
             data = replace(self, seed=request.seed)  # pyright: ignore[reportArgumentType]
         return EvaluationSet(denoiser, data.problems(denoiser, name).held_out(request.limit, "test"))
 
+    @classmethod
+    def fit(cls, denoiser: Denoiser, name: str) -> dict[str, Any]:
+        """The fields that the denoiser decides."""
+        return {}
+
     @property
     def problem_count(self) -> int | None:
         """How many problems there are to train on, where the configuration says so."""
@@ -191,8 +196,9 @@ def evaluation_set(
     **loading: Any,
 ) -> EvaluationSet:
     """Load the denoiser by ``load_denoiser(…, **loading)`` and the problems that fit it; ``options`` are some of the kind's."""
-    data = find_kind(task)(**(options or {}))
-    return data.evaluation(load_denoiser(denoiser_name, **loading), denoiser_name, request)
+    kind, denoiser = find_kind(task), load_denoiser(denoiser_name, **loading)
+    data = kind(**kind.fit(denoiser, denoiser_name), **(options or {}))
+    return data.evaluation(denoiser, denoiser_name, request)
 
 
 def shuffle_rows(seed: int, step: int, batch: int, count: int) -> Int[Tensor, "B"]:

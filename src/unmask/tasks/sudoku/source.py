@@ -123,6 +123,10 @@ class SudokuData(GeneratedKind):
             )
         return SudokuProblems(self)
 
+    @classmethod
+    def fit(cls, denoiser: Denoiser, name: str) -> dict[str, Any]:
+        return {"size": board_size(denoiser, name)}
+
     def evaluation(self, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
         """The puzzles of a CSV file, or generated ones of the denoiser's size."""
         size = board_size(denoiser, name)
