@@ -25,10 +25,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.decoding.block_rule import BlockRule
 from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import (
-    BlockRule,
     DeclaredScheduler,
     Denoiser,
     Focus,

@@ -73,24 +73,6 @@ class Focus:
         )
 
 
-@dataclass(frozen=True)
-class BlockRule:
-    """The blocks of a denoiser whose attention is limited to blocks: it was trained to be decoded in them, left to right.
-
-    They count from the first token of a row, prompt included (``from_start``), or from the beginning of the region. ``seeded``:
-    the first token of a block is revealed before the others.
-    """
-
-    size: int
-    from_start: bool
-    seeded: bool = False
-
-    @classmethod
-    def of(cls, denoiser: Denoiser) -> BlockRule | None:
-        """The rule of a denoiser that has one, in the optional attribute ``block_rule``."""
-        return getattr(denoiser, "block_rule", None)
-
-
 class FocusedDenoiser(Denoiser, Protocol):
     """A denoiser that takes a focus. Without one its states depend on the canvas alone."""
 

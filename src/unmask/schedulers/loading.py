@@ -19,9 +19,9 @@ from unmask.schedulers.general import least_weights
 from unmask.schedulers.policy import PURPOSES, OrderPolicy, PolicyConfig
 
 SCHEDULERS = EntryPoints("unmask.schedulers")
+"""Name → the scheduler, or a function of its options."""
 BY_DENOISER = ("sas", "sas-general")
 """Names of shipped policies that the denoiser completes."""
-"""Name → the scheduler, or a function of its options."""
 NAME = "unmask_name"
 """The key of ``config.json`` in which ``unmask models`` keeps a model's name."""
 
