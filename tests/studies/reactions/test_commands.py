@@ -114,7 +114,7 @@ def test_an_order_is_learned_and_ships_under_the_models_name(
     config = json.loads((named / "config.json").read_text())
     (named / "config.json").write_text(json.dumps(config | {"unmask_name": "tiny"}))
     monkeypatch.setattr(loading, "POLICIES", tmp_path / "shipped")
-    with pytest.raises(ValueError, match="no policy ships for the denoiser"):
+    with pytest.raises(ValueError, match="no policy sas ships for the denoiser"):
         loading.load_scheduler("sas", denoiser_name=str(named))
     shutil.copytree(tmp_path / "run" / "policy", tmp_path / "shipped" / "sas-tiny")
     assert evaluate(command, named, file, "--schedulers", "sas", "--limit", "3")["rows"][0]["scheduler"] == "sas"
