@@ -23,6 +23,9 @@ from unmask.report.playground.models import Models
 from unmask.report.playground.race import decided_at
 from unmask.report.playground.server import Playground
 from unmask.report.terminal.text import Pieces
+from unmask.schedulers.loading import load_scheduler
+from unmask.tasks.arithmetic import Arithmetic
+from unmask.tasks.text_problems import Problem
 
 PROMPT, HOLES = "w3 w4 w5", "w3 <mask:3> w5 w6 <mask> w7"
 ENTRIES = [
@@ -185,3 +188,36 @@ def test_an_installed_renderer_draws_the_answer(server: Playground, monkeypatch:
     tokens, when = seen[0]
     assert [token.strip() for token in tokens[:3]] == PROMPT.split() and set(when) <= set(range(3, 13))
     assert min(when.values()) == 0 and max(when.values()) <= 1
+
+
+def test_only_the_learned_order_solves_the_first_example() -> None:
+    model, tokenizer = load_denoiser("arithmetic"), load_tokenizer("arithmetic")
+    example = texts.text_choices(Models())["denoisers"][0]["examples"][0]
+    problem, right = Problem(example["text"], "5-1=4;1+1=2;3+2=5;2+1=3;4253", "", ""), []
+    for name in ("sas", "confidence", "left_to_right"):
+        scheduler = load_scheduler(name, model, "arithmetic")
+        done = generate(model, tokenizer, [as_turns(example["text"])], scheduler, length=example["length"])
+        right += [name] if Arithmetic.grade(problem, done.texts[0])[0] else []
+    assert right == ["sas"]
+
+
+@pytest.mark.parametrize("revision", ["t2m", "t2t"])
+def test_tokens_that_are_taken_back(server: Playground, revision: str) -> None:
+    prompt = "b+2;c-3;d+2;4-1;"
+    entries = [{"scheduler": "confidence", "options": {"revision": revision}}]
+    change = {"denoiser": "arithmetic", "mode": "chat", "text": prompt, "length": 40, "seed": 0, "entries": entries}
+    _, answer = ask(server, "POST", "/text", request(server, **change))
+    assert "NaN" not in answer
+    received, shown, back = events(answer), {}, 0
+    for event, data in received:
+        if event == "reveal":
+            back += len(data["hidden"]) + sum(reveal["place"] in shown for reveal in data["reveals"])
+            for place in data["hidden"]:
+                del shown[place]
+            shown |= {reveal["place"]: reveal["text"] for reveal in data["reveals"]}
+    model, tokenizer = load_denoiser("arithmetic"), load_tokenizer("arithmetic")
+    decoding = Decoding(revision=revision)
+    done = generate(model, tokenizer, [as_turns(prompt)], "confidence", decoding, length=40, seeds=[0])
+    tokens = done.trajectory.tokens[0].tolist()
+    assert back > 0 and shown == {place: tokenizer.decode([tokens[place]]) for place in shown}
+    assert received[-1][0] == "end" and received[-2][1]["logp"] is None

@@ -6,6 +6,7 @@ consumed. What the viewer shows is recorded on the way.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -58,22 +59,23 @@ class Lane:
         done, more = self.decode(self.recorder, lambda step: emit(self._show(step)))
         calls = done.denoiser_calls - self.recorder.foreign_calls
         self.trajectory = replace(done, denoiser_calls=calls)
-        revealed = done.rank[0].cpu() >= 0
+        revealed, logp = done.rank[0].cpu() >= 0, done.total_logp[0].item()
         return {
-            "logp": done.total_logp[0].item(),
+            "logp": logp if math.isfinite(logp) else None,  # NaN where tokens were taken back
             "calls": calls,
-            "steps": done.steps,
+            "steps": len(self.guesses),
             "reveals": int(done.reveals[0]),
             "decided": decided_at(self.guesses, done.tokens[0].cpu(), revealed),
             **more,
         }
 
     def _show(self, step: Step) -> dict[str, Any]:
-        """A step as the page shows it: what it reveals or replaces, and what has been hidden again since the step before."""
-        view, place, tokens = step.view, step.view.at[1].cpu(), step.tokens[0].tolist()
-        self.guesses.append((place, view.prices.best.cpu()))
-        row_of = {position: row for row, position in enumerate(place.tolist())}
-        again = [position for position in self.shown if bool(view.hidden[0, position])]
+        """A step as the page shows it: what it reveals or replaces, and what it hides again."""
+        view, priced, tokens = step.view, step.view.at[1].cpu(), step.tokens[0].tolist()
+        self.guesses.append((priced, view.prices.best.cpu()))
+        row_of = {position: row for row, position in enumerate(priced.tolist())}
+        mask = view.denoiser.mask_id
+        again = [place for place in self.shown if bool(view.hidden[0, place]) or tokens[place] == mask]
         for position in again:
             del self.shown[position]
         nth, reveals = len(self.shown), []

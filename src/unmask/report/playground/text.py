@@ -130,7 +130,7 @@ def _decode(
 ) -> tuple[Any, dict[str, Any]]:
     # The copy shares the weights; its count of canvases is its own.
     model, watch = copy.copy(held.denoiser), Watch(on_step, record=True, observe=recorder.observe)
-    decode: Callable[..., Generation] = infill
+    decode: Any = infill
     if request.mode != "holes":
         decode = partial(generate, length=request.length)
     done = decode(model, held.tokenizer, [_given(request)], recorder, decoding, seeds=[_seed(request)], watch=watch)

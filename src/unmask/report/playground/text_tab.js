@@ -98,7 +98,7 @@ const TextTab = (() => {
         const different = new Set(lanes.map(lane => lane.verdict.text)).size;
         if (lanes.length === 1) return "";
         if (different === 1) return "All give the same text.";
-        const best = lanes.reduce((one, other) => (other.verdict.logp > one.verdict.logp ? other : one));
+        const best = lanes.reduce((one, other) => ((other.verdict.logp ?? -Infinity) > (one.verdict.logp ?? -Infinity) ? other : one));
         return `${different} different texts; the model finds that of ${best.label} most probable along its path.`;
       },
     };

@@ -102,7 +102,7 @@ const Texts = (() => {
       const when = decided >= steps ? "decided at the last step" : `decided at step ${decided + 1} of ${steps}`;
       this.outcome.textContent = when;
       this.outcome.title = "From this step on no best guess changed any more.";
-      this.tally.textContent = `${calls} calls · log p ${minus(logp, 2)}`;
+      this.tally.textContent = `${calls} calls · log p ${logp === null ? "unknown" : minus(logp, 2)}`;
       return `${this.label}: ${text}. ${when}.`;
     }
     explain(cell) {

@@ -145,7 +145,8 @@ class Learner:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a checkpoint holds: tensors, and what JSON can."""
         tensors, state = dump_optimizer(self.optimizer)
-        return tensors | self._tensors(), {"optimizer": state, **{name: getattr(self, name) for name in KEPT}}
+        known = {name: getattr(self, name) for name in KEPT}
+        return tensors | self._tensors(), {"optimizer": state, **known}
 
     def copy_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """:meth:`state` as it is now. A policy is small beside one rollout of its denoiser."""

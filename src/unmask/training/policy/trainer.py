@@ -100,15 +100,6 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     _finish(job, learner, processes)
 
 
-def _validate_start(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> dict[str, float]:
-    """The policy before its first step, and the heuristics of the race."""
-    first = {f"start_{name}": value for name, value in validate(job, job.policy, processes).items()}
-    learner.best_score = score(first, "start_")
-    raced = {name: score(validate(job, load_scheduler(name), processes)) for name in job.config.race}
-    learner.keep_heuristic(raced)
-    return first | {f"race_{name}": value for name, value in raced.items()}
-
-
 @contextmanager
 def _save_if_interrupted(run: Run | None, step: int, state: tuple[dict[str, Tensor], dict[str, Any]]) -> Iterator[None]:
     """Ctrl-C or SIGTERM ends a training at once: it goes on after ``step``, from this state."""
@@ -131,6 +122,16 @@ def _whole_step(
             record |= validate(job, job.policy, processes)
             learner.keep_if_better(score(record))
     return record | {"seconds": time.perf_counter() - began}
+
+
+def _validate_start(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> dict[str, float]:
+    """The policy before its first step, and the heuristics of the race."""
+    first = {f"start_{name}": value for name, value in validate(job, job.policy, processes).items()}
+    if job.config.purpose == "order":  # an untrained policy is a heuristic, an untrained head nothing
+        learner.best_score = score(first, "start_")
+    raced = {name: score(validate(job, load_scheduler(name), processes)) for name in job.config.race}
+    learner.keep_heuristic(raced)
+    return first | {f"race_{name}": value for name, value in raced.items()}
 
 
 def _finish(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> None:
