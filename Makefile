@@ -45,7 +45,7 @@ env: .venv/.stamp ## the virtual environment, with pinned versions
 lock: env ## requirements.lock: the hashes of what constraints.txt pins, after a change of either
 	$(BIN)/pip install --quiet uv
 	echo torch > .venv/unlocked.txt
-	$(BIN)/uv pip compile pyproject.toml --extra dev -c constraints.txt --universal --python-version 3.11 --generate-hashes \
+	$(BIN)/uv pip compile pyproject.toml --extra dev -c constraints.txt --universal --python-version 3.11.5 --generate-hashes \
 		--no-annotate --excludes .venv/unlocked.txt --custom-compile-command "make lock" --quiet -o requirements.lock
 
 demo: env ## see the order of thought, on a laptop, in minutes

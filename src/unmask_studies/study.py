@@ -207,7 +207,7 @@ def _read(file: Path, key: Key | None = None) -> dict[str, Any]:
 
 def _save_figure(figure: Any, place: Path) -> None:
     """As SVG and as PDF."""
-    from unmask.report.figures import save
+    from unmask.report.svg import save
 
     for ending, undated in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
         atomic_write(place.with_name(f"{place.name}.{ending}"), save(figure, ending, metadata=undated))

@@ -18,7 +18,18 @@ from unmask.denoisers.placement import Placement, find_device
 from unmask.runs.processes import ProcessGroup
 
 RUN_A_DENOISER = ["generate", "evaluate", "lm-eval", "train", "finetune", "pretrain"]
-EVALUATE = ["evaluate", "--denoiser", "sudoku-4x4", "--schedulers", "confidence,margin", "--limit", "4"]
+EVALUATE = [
+    "evaluate",
+    "--denoiser",
+    "sudoku-4x4",
+    "--schedulers",
+    "margin",
+    "--limit",
+    "2",
+    "--steps",
+    "4",
+    "--no-nll",
+]
 
 
 @pytest.mark.parametrize("name", RUN_A_DENOISER)

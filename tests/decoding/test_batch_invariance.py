@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from support.denoisers import CountingTable, text_denoiser
-from support.reference import HEURISTICS, puzzles
+from support.reference import HEURISTICS, PLAIN_PACES, puzzles
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.paces import PACES, dilated, entropy_bound, kl_stable, load_pace, threshold
+from unmask.decoding.paces import dilated, entropy_bound, kl_stable, load_pace, threshold
 from unmask.decoding.protocols import Canvas, Trajectory, View
 from unmask.schedulers.heuristics import confidence, look_ahead, margin, random
 from unmask.schedulers.loading import load_scheduler
@@ -69,7 +69,7 @@ def test_permuting_the_batch_permutes_the_trajectory(scheduler: str) -> None:
         assert torch.equal(getattr(trajectory, field)[turn], getattr(turned, field)), field
 
 
-@pytest.mark.parametrize("name", PACES)
+@pytest.mark.parametrize("name", PLAIN_PACES)
 def test_every_pace(name: str) -> None:
     denoiser = CountingTable(scale=4.0)
     tokens, _ = puzzles(denoiser, 5, 10)

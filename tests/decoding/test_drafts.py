@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from support.denoisers import CountingTable, text_denoiser
-from support.reference import puzzles
+from support.reference import PLAIN_PACES, puzzles
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.paces import PACES
-from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Trajectory
+from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Trajectory, View
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import SCHEDULERS, load_scheduler
@@ -57,7 +57,7 @@ def test_every_scheduler(name: str) -> None:
     assert_lossless(denoiser, scheduler, BOARD.rows(slice(1)), Decoding(), draft=3)
 
 
-@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("pace", PLAIN_PACES)
 def test_every_pace(pace: str) -> None:
     denoiser = load_denoiser("sudoku-4x4-imperfect")
     assert_lossless(denoiser, confidence, BOARD, Decoding(steps=6, pace=pace))
@@ -88,14 +88,17 @@ def test_scores_that_stay_take_as_many_forwards_as_drafts() -> None:
     assert plain.denoiser_calls == drafted.denoiser_calls == 12
 
 
-def test_a_draft_is_as_deep_as_it_was_right() -> None:
-    """Where no draft is ever right, a row drafts one canvas besides the one that it needs."""
-    denoiser = CountingTable()
+def test_drafts_beside_the_chain_follow_a_swap() -> None:
+    """The two best positions change places at every step: a chain alone would be wrong at every other forward."""
+    denoiser = CountingTable(scale=0.0)
     tokens = torch.full((1, 12), denoiser.mask_id)
-    _, drafted = assert_lossless(denoiser, load_scheduler("random"), Canvas(tokens), Decoding())
-    batches = [len(batch) for batch in denoiser.canvases[12:]]
-    assert batches[1] == 8 and max(batches[4:]) <= 4
-    assert drafted.denoiser_calls == sum(batches)
+
+    def swapping(view: View) -> Tensor:
+        return (view.index if view.step % 2 == 0 else view.index ^ 1).float()
+
+    plain, drafted = assert_lossless(denoiser, swapping, Canvas(tokens), Decoding())
+    assert plain.steps == 12 and drafted.steps <= 5
+    assert drafted.denoiser_calls > plain.denoiser_calls
 
 
 def test_a_cache_cannot_be_drafted() -> None:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from support.denoisers import Counting
 from support.families import write
+from support.reference import PLAIN_PACES
 from support.tokenizers import words
 from unmask.decoding.guidance import EndingDenoiser, GuidedDenoiser, postpone_ends, score_inner_states
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.paces import PACES, load_pace
+from unmask.decoding.paces import load_pace
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import Canvas, Denoiser, Trajectory, View, needs_truth, prices_all
 from unmask.denoisers.loading import load_denoiser
@@ -150,7 +151,7 @@ def test_suppressed_end_tokens_come_last(temperature: float, block: int | None) 
     assert early > 0, "end tokens came last without the rule"
 
 
-@pytest.mark.parametrize("name", PACES)
+@pytest.mark.parametrize("name", PLAIN_PACES)
 def test_suppression_with_every_pace(name: str) -> None:
     decoding = postpone_ends(Decoding(pace=load_pace(name), token_temperature=1.0))
     trajectory = decode(EndingDenoiser(Eager(end=0.9)), decoding, canvas(3, 1, 2, 0))

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from support.denoisers import CountingTable, Fixed, view_of
-from support.reference import HEURISTICS, apportion, distributions, puzzles
+from support.reference import HEURISTICS, PLAIN_PACES, apportion, distributions, puzzles
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.paces import PACES, dilated, entropy_bound, factor, kl_stable, load_pace, threshold, top
+from unmask.decoding.paces import dilated, entropy_bound, factor, kl_stable, load_pace, threshold, top
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import Canvas, Pace, View
 from unmask.decoding.rows import spread
@@ -140,7 +140,7 @@ def test_each_pace_matches_its_formula(name: str, scheduler: str) -> None:
     assert min(sizes) == 1 and max(sizes) > 1
 
 
-@pytest.mark.parametrize("name", PACES)
+@pytest.mark.parametrize("name", PLAIN_PACES)
 def test_every_pace_reveals_at_least_one_position(name: str) -> None:
     """No position is certain, or every one is: each row continues, independently."""
     for scale in (0.0, 60.0):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from support.denoisers import CountingTable, Fixed, text_denoiser
-from support.reference import HEURISTICS, distributions, puzzles
+from support.reference import HEURISTICS, PLAIN_PACES, PLAIN_REVISIONS, distributions, puzzles
 from unmask.decoding.loop import trajectory_logp, unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.paces import PACES
 from unmask.decoding.protocols import Canvas, Trajectory, View
-from unmask.decoding.revisions import REVISIONS, load_revision
+from unmask.decoding.revisions import load_revision
 from unmask.decoding.standing import Standing
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
@@ -111,15 +110,15 @@ def greedy(view: View, standing: Standing) -> Tensor:
     return torch.zeros(len(standing.token))
 
 
-@pytest.mark.parametrize("rule", [*REVISIONS, "greedy"])
+@pytest.mark.parametrize("rule", [*PLAIN_REVISIONS, "greedy"])
 @pytest.mark.parametrize(
     "decoding", [Decoding(), Decoding(block=3), Decoding(steps=4), Decoding(pace="threshold:p=0.3", block=5)]
 )
 def test_given_tokens_stay_and_every_decoding_ends(rule: str, decoding: Decoding) -> None:
     denoiser = CountingTable(limit=600, end_ids=(0,), pad_id=6)
     tokens, _ = puzzles(denoiser, 6, 10)
-    revision = greedy if rule == "greedy" else load(rule, denoiser)
-    decoding = Decoding(decoding.block, decoding.steps, decoding.pace, revision=revision)
+    revision = greedy if rule == "greedy" else load_revision(rule)
+    decoding = replace(decoding, revision=revision, revision_budget=1.0)
     trajectory = unmask(denoiser, confidence, tokens, decoding)
     given = tokens != denoiser.mask_id
     assert torch.equal(trajectory.tokens[given], tokens[given])
@@ -130,17 +129,15 @@ def test_given_tokens_stay_and_every_decoding_ends(rule: str, decoding: Decoding
     assert rule != "greedy" or int(trajectory.revised.sum()) > 0
 
 
-def load(rule: str, denoiser: Any) -> Any:
-    return load_revision(rule)
-
-
-@pytest.mark.parametrize(("rule", "pace"), [*((rule, "top") for rule in REVISIONS), *(("t2m", pace) for pace in PACES)])
+@pytest.mark.parametrize(
+    ("rule", "pace"), [*((rule, "top") for rule in PLAIN_REVISIONS), *(("t2m", pace) for pace in PLAIN_PACES)]
+)
 def test_a_row_does_not_depend_on_its_batch(rule: str, pace: str) -> None:
     denoiser = CountingTable(end_ids=(0,), pad_id=6)
     tokens, _ = puzzles(denoiser, 5, 10)
     seeds = torch.tensor([11, 5, 2**61 + 7, 0, 3])
     decoding = Decoding(
-        6, 8, pace, order_temperature=0.3, token_temperature=0.7, revision=load(rule, denoiser), revision_budget=1.5
+        6, 8, pace, order_temperature=0.3, token_temperature=0.7, revision=load_revision(rule), revision_budget=1.5
     )
     whole = unmask(denoiser, confidence, Canvas(tokens, seeds=seeds), decoding)
     for row in range(5):
@@ -199,12 +196,12 @@ def test_t2t_replaces_and_t2m_hides() -> None:
 
     denoiser = Changing(torch.tensor([[0.0, 4.0, 0.0, 0.0], [0.0, 3.0, 0.0, 0.0], [0.0, 2.0, 0.0, 0.0]]), mask_id=3)
     tokens = torch.full((1, 3), 3)
-    replaced = unmask(denoiser, confidence, tokens, Decoding(revision="t2t"))
+    replaced = unmask(denoiser, confidence, tokens, Decoding(revision="t2t", revision_budget=1.0))
     assert replaced.tokens.tolist() == [[2, 2, 2]]
     # Step 2 has one mask left: it reveals position 2 and replaces 0 and 1.
     assert replaced.order.tolist() == [[0, 1, 2, 0, 1]] and replaced.step.tolist() == [[0, 1, 2, 2, 2]]
     assert replaced.rank.tolist() == [[3, 4, 2]]
-    hidden = unmask(denoiser, confidence, tokens, Decoding(revision="t2m"))
+    hidden = unmask(denoiser, confidence, tokens, Decoding(revision="t2m", revision_budget=1.0))
     # Step 2 hides them, step 3 reveals 0 as it was, step 4 hides it once more and reveals 1: the budget ends it.
     assert taken_back(hidden, 0) == [[2, 2, 4], [0, 1, 0], [1, 1, 1], [3, 3, 3]]
     assert hidden.order.tolist() == [[0, 1, 2, 0, 1, 0]] and hidden.tokens.tolist() == [[2, 2, 2]]

@@ -25,6 +25,7 @@ from support.block_loops import block_loop, fast_dllm_loop, full_loop, hopeless,
 from unmask.decoding.loop import trajectory_logp, unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Focus
+from unmask.denoisers.checkpoint import load_folder, save_denoiser
 from unmask.denoisers.families import DENOISERS, Published
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
@@ -178,7 +179,7 @@ def test_sdar_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def __call__(self, x: Tensor, attention_mask: Tensor, store_kv: bool, **_: Any) -> Any:
             whole = torch.cat([self.before, x], dim=1)
-            mask, _ = seen(denoiser, whole.shape[1])
+            mask = seen(denoiser, whole.shape[1])[0]
             assert mask is not None and torch.equal(mask[0, :, -x.shape[1] :], attention_mask.bool())
             self.before = whole if store_kv else self.before
             return SimpleNamespace(logits=theirs(whole, mask)[:, -x.shape[1] :])
@@ -306,6 +307,23 @@ def test_every_tensor_is_counted(family: str) -> None:
     assert shapes(family).keys() == {
         DENOISERS[CONFIGS[family]["architectures"][0]].theirs(name) for name, _ in denoiser.named_parameters()
     }
+
+
+@pytest.mark.parametrize("family", ["llada2", "nemotron"])
+def test_our_own_folders_hold_them(family: str, tmp_path: Path) -> None:
+    """Experts and YaRN are tables in ``config.json``."""
+    denoiser = ours(family)
+    again = load_folder(save_denoiser(denoiser, tmp_path / family))
+    assert again.config == denoiser.config
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), denoiser.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("family", ["llada_moe", "llada2"])
+def test_experts_take_states_of_any_shape(family: str) -> None:
+    """A policy that copies the last blocks gives them single positions."""
+    experts = ours(family).blocks[-1].ffn
+    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(experts(x).flatten(0, 1), experts(x.flatten(0, 1)))
 
 
 def test_stock_layers_are_those_of_the_files() -> None:

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from support.families import MASKS, write
 from support.tokenizers import words
 from unmask.decoding.options import Decoding
-from unmask.denoisers import transformer
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.generation.generate import generate
@@ -64,7 +63,7 @@ def test_no_mask_reaches_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         masks.append(attn_mask)
         return inner(*given, attn_mask=attn_mask, **options)
 
-    monkeypatch.setattr(transformer.F, "scaled_dot_product_attention", attend)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
     tokens = torch.full((3, 9), MASKS["dream"])
     attention = torch.arange(9) >= torch.tensor([[4], [0], [4]])
     denoiser.hidden(tokens, attention)

@@ -64,7 +64,7 @@ WHOLE = {
 def test_diffusers_reveals_what_we_reveal(options: dict[str, Any], length: int, tmp_path: Path) -> None:
     """``LLaDA2Pipeline`` on a tiny LLaDA 2 with a learned order, a batch of two, a prompt that ends inside a block."""
     pytest.importorskip("diffusers", reason="pip install unmask[diffusers]")
-    from diffusers import LLaDA2Pipeline
+    from diffusers.pipelines.llada2.pipeline_llada2 import LLaDA2Pipeline
 
     from unmask.generation.diffusers_scheduler import UnmaskScheduler
 
@@ -77,17 +77,23 @@ def test_diffusers_reveals_what_we_reveal(options: dict[str, Any], length: int, 
         order.watch(model, length)
     pipe = LLaDA2Pipeline(model, order, tokenizer=None)
     pipe.set_progress_bar_config(disable=True)
-    call = {"gen_length": length, "num_inference_steps": BLOCK, "mask_token_id": MASK, "output_type": "seq"}
+    call: dict[str, Any] = {
+        "gen_length": length,
+        "num_inference_steps": BLOCK,
+        "mask_token_id": MASK,
+        "output_type": "seq",
+    }
     prompt = torch.tensor(PROMPTS)
-    found = pipe(input_ids=prompt, **call, editing_threshold=None, eos_early_stop=False).sequences
+    call["input_ids"] = prompt
+    found: Any = pipe(**call, editing_threshold=None, eos_early_stop=False)
     canvas = torch.cat([prompt, torch.full((2, length), MASK)], dim=1)
     decoding = Decoding(stop_at_end=False)
     wanted = unmask(llada2, made, Canvas(canvas), decoding).tokens[:, -length:]
-    assert torch.equal(found, wanted)
+    assert torch.equal(found.sequences, wanted)
     by_confidence = unmask(llada2, confidence, Canvas(canvas), decoding).tokens[:, -length:]
     assert not torch.equal(wanted, by_confidence)  # the learned order matters here
     with pytest.raises(ValueError, match="editing_threshold=None"):
-        pipe(input_ids=prompt, **call)
+        pipe(**call)
 
 
 class Algorithm:

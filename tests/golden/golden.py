@@ -225,6 +225,33 @@ def decoded(
     return made
 
 
+RULES = ("t2t:p=0.5", "t2m:p=0.5", "remdm_conf", "remdm_cap:eta=0.1", "remdm_rescale:eta=0.1", "p2")
+
+
+def revised_boards(folder: Path) -> Entries:
+    """Every rule that takes tokens back, alone, in blocks and with a step budget; drafts must not show."""
+    name = "sudoku-4x4-imperfect"
+    model = load_denoiser(name)
+    canvas = SudokuTask.generate(12, 4, "5-7", "test", 0).canvas(range(12))
+    ways = {
+        "any order": Decoding(),
+        "block": Decoding(block=6),
+        "budget": Decoding(steps=5),
+        "drafts": Decoding(draft=4),
+    }
+    made: Entries = {}
+    for scheduler in ("confidence", "sas"):
+        loaded = load_scheduler(scheduler, model, name)
+        for rule in RULES:
+            for way, decoding in ways.items():
+                path = unmask(
+                    model, loaded, canvas, replace(decoding, revision=rule, revision_budget=1.0), record=False
+                )
+                taken = digest(vars(path.revisions).values())
+                made[f"{name} | {scheduler} | {rule} | {way}"] = f"{of_path(path)} {taken}"
+    return made
+
+
 ORACLE_WAYS = ("any order", "block", "budget", "drawn order", "forced, block, drawn order")
 SOME_WAYS = ("any order", "block and budget", "threshold", "drawn order and tokens, block", "forced")
 
@@ -697,6 +724,7 @@ GROUPS: dict[str, Callable[[Path], Entries]] = {
     "two processes": two_processes,
     "studies": studies,
     "verify": verified,
+    "revisions": revised_boards,
 }
 """Name → what computes its entries, in an empty folder."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,9 +17,11 @@ import pytest
 from support.commands import call
 from support.evaluations import evaluation
 from support.viewer import board
+from unmask.cli import shell
 from unmask.report import boards, figures, page
-from unmask.report.figures import Point, inline_svg
+from unmask.report.figures import Point
 from unmask.report.gather import gather
+from unmask.report.svg import clean, inline_svg
 from unmask.report.terminal import tables
 from unmask.report.terminal.console import SafeConsole
 from unmask.report.traces import record as trace
@@ -102,10 +105,10 @@ def test_figures_hold_names_as_text(kind: str) -> None:
         figure = figures.intervals({name: [Point(name, 1.0, 0.5, 1.5)]}, name, theme="page")
         svg = inline_svg(figure, "it", name)
     root = ElementTree.fromstring(svg)
-    assert root.get("aria-label") == figures.clean(name)
+    assert root.get("aria-label") == clean(name)
     texts = ["".join(text.itertext()) for text in root.iter("text")]
     # A label of several lines is several elements.
-    assert "".join(figures.clean(name).split()) in "".join("".join(texts).split())
+    assert "".join(clean(name).split()) in "".join("".join(texts).split())
     assert {key for element in root.iter() for key in element.attrib if key.startswith("on")} == set()
     one = board()
     hero = replace(one, trajectories=(replace(one.trajectories[0], scheduler=name), *one.trajectories[1:]))
@@ -174,3 +177,15 @@ def test_a_hostile_evaluation_by_command(
     assert value["denoiser"] == HOSTILE["replacement"]
     code, out, _ = call(monkeypatch, capsys, "report", *map(str, inputs), "--out", str(tmp_path / "report.html"))
     assert code == 0 and "report.html" in out
+
+
+def test_log_messages_and_presets_are_clean(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shell.Warnings(logging.WARNING).handle(
+        logging.makeLogRecord({"msg": "a damaged %s", "args": (HOSTILE["terminal"],)})
+    )
+    assert not [c for c in capsys.readouterr().err if not c.isprintable() and c != "\n"]
+    (tmp_path / "mine.toml").write_text('denoiser = "a\\u001b[31m"\n')
+    code, out, err = call(monkeypatch, capsys, "train", "--preset", str(tmp_path / "mine.toml"), "--help")
+    assert code == 2 and "denoiser" in err and "\x1b" not in out + err

@@ -318,7 +318,7 @@ def policy(tmp_path: Path) -> Path:
     ("change", "message"),
     [
         ({"width": 10**9}, "needs"),
-        ({"n_layers": 10**9}, "needs"),
+        ({"n_layers": 10**9}, "1,000,000,000 layers"),
         ({"n_layers": 0}, "n_layers: expected"),
         ({"width": "16"}, "expected a valid integer"),
         ({"size": 10**6}, "size must be"),
@@ -338,8 +338,9 @@ def test_a_policy_with_a_hostile_configuration(change: dict[str, object], messag
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_layers": 10**9}, "needs"),
-        ({"vocab_size": 10**12}, "needs"),
+        ({"n_layers": 10**9}, "1,000,000,000 layers"),
+        ({"vocab_size": 10**12}, "vocab_size: expected a number less than"),
+        ({"vocab_size": 10**9}, "needs"),
         ({"width": 0}, "width: expected"),
         ({"n_heads": 0}, "n_heads: expected"),
         ({"grid": 10**6}, "grid: expected"),

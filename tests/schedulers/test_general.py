@@ -81,10 +81,8 @@ def test_copied_layers_continue_as_the_masked_language_model_itself(name: str) -
     attention = torch.ones_like(ROW, dtype=torch.bool)
     states = denoiser.model.base_model(input_ids=ROW, attention_mask=attention.long(), output_hidden_states=True)
     wanted = states.hidden_states[-1]
-    blocks = denoiser.last_blocks(1).eval()
-    assert torch.allclose(
-        blocks(states.hidden_states[-2], attention, torch.nonzero(attention, as_tuple=True)), wanted[0], atol=1e-5
-    )
+    blocks, everywhere = denoiser.last_blocks(1).eval(), torch.nonzero(attention, as_tuple=True)
+    assert torch.allclose(blocks(states.hidden_states[-2], attention, everywhere), wanted[0], atol=1e-5)
     padded = torch.cat([states.hidden_states[-2], torch.randn(1, 2, 16)], dim=1)
     real = torch.cat([attention, torch.zeros(1, 2, dtype=torch.bool)], dim=1)
     assert torch.allclose(blocks(padded, real, everywhere), wanted[0], atol=1e-5)

@@ -131,5 +131,7 @@ def test_every_shipped_denoiser_has_a_policy() -> None:
         policy = load_scheduler("sas", denoiser, name)
         assert isinstance(policy, OrderPolicy)
         assert policy.config.denoiser == name
+    general = load_scheduler("sas-general", load_denoiser("sudoku-9x9-imperfect"), "sudoku-9x9-imperfect")
+    assert isinstance(general, OrderPolicy) and general.config.kind == "general"
     with pytest.raises(ValueError, match="no policy sas ships for the denoiser 'mine'"):
         load_scheduler("sas", None, "mine")

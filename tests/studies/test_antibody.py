@@ -13,7 +13,7 @@ import torch
 
 from unmask.denoisers.loading import load_denoiser
 from unmask.generation.text_canvas import load_tokenizer
-from unmask_studies.antibody.models import antiberty, sapiens_h
+from unmask_studies.antibody.models import antiberty, sapiens_vh
 from unmask_studies.antibody.task import (
     LINKED,
     AntibodyData,
@@ -174,10 +174,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("wheel")
     wheel = place / "tiny.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(sapiens_h.member, pickled.getvalue())
-    config = {**sapiens_h.config, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 2,
+        archive.writestr(sapiens_vh.member, pickled.getvalue())
+    config = {**sapiens_vh.config, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 2,
               "intermediate_size": 24}  # fmt: skip
-    tiny = replace(sapiens_h, config=config)
+    tiny = replace(sapiens_vh, config=config)
     return convert_model(tiny, wheel, place / "model")
 
 
@@ -224,7 +224,7 @@ def test_a_wheel_becomes_a_folder_without_pickles(model: Path) -> None:
 def test_wheels_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sapiens-1.0.5-py3-none-any.whl").write_bytes(b"something else")
     with pytest.raises(ValueError, match="is not the expected release: its SHA-256 is"):
-        install_model("sapiens-h", tmp_path / "out", tmp_path)
+        install_model("sapiens-vh", tmp_path / "out", tmp_path)
     with pytest.raises(ValueError, match=r"expected the wheel .*antiberty-0\.1\.3"):
         install_model("antiberty", tmp_path / "out", tmp_path)
     with pytest.raises(ValueError, match=r"no published model 'sapien': expected one of .*did you mean 'sapiens"):
@@ -237,9 +237,9 @@ def test_wheels_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     pickled = io.BytesIO()
     torch.save({"model": Malicious()}, pickled)
     with zipfile.ZipFile(tmp_path / "evil.whl", "w") as archive:
-        archive.writestr(sapiens_h.member, pickled.getvalue())
+        archive.writestr(sapiens_vh.member, pickled.getvalue())
     with pytest.raises(ValueError, match=r"evil\.whl.* holds more than weights"):
-        convert_model(sapiens_h, tmp_path / "evil.whl", tmp_path / "out")
+        convert_model(sapiens_vh, tmp_path / "evil.whl", tmp_path / "out")
     assert not (tmp_path / "ran").exists()
     assert antiberty.wheel == Wheel("antiberty==0.1.3", antiberty.wheel.sha256)
 
@@ -264,12 +264,12 @@ def test_errors_of_the_antibody_study(tmp_path: Path) -> None:
         Antibodies().grid()
     file = tmp_path / "h.csv"
     file.write_text(f"name,sequence\nx,{KNOWN['trastuzumab H'][0]}\n")
-    with pytest.raises(ValueError, match=r"run unmask models sapiens-h --out .*none/sapiens-h first"):
-        Antibodies(data=(file,), models=("sapiens-h",), denoiser=str(tmp_path / "none")).grid()
+    with pytest.raises(ValueError, match=r"run unmask models sapiens-vh --out .*none/sapiens-vh first"):
+        Antibodies(data=(file,), models=("sapiens-vh",), denoiser=str(tmp_path / "none")).grid()
     nll = {name: {"nll": [2.0, 3.0, 4.0], "recovery": [0.5, 0.5, 1.0]} for name in Antibodies().schedulers}
     learned = {"nll": [1.5, 2.4, 3.6], "recovery": [0.5, 0.6, 1.0]}
-    results: Any = {("sapiens-h", name): value for name, value in {**nll, "learned": learned}.items()}
-    table = Antibodies(models=("sapiens-h",)).findings(results).tables[0]
+    results: Any = {("sapiens-vh", name): value for name, value in {**nll, "learned": learned}.items()}
+    table = Antibodies(models=("sapiens-vh",)).findings(results).tables[0]
     assert (table.rows[0][0], table.rows[-1][-1]) == ("random", "")
     first: Any = table.rows[0][-1]
     assert first.strong and first.text.startswith("−0.50 [−0.60, ")

@@ -189,7 +189,7 @@ def _feed_forward(family: str, c: dict[str, Any], n: int, layer: str) -> dict[st
     if dense:
         return swiglu(layer + "mlp", c.get("dense_intermediate_size", c["intermediate_size"]))
     ffn = c["expert_intermediate_size"] if family == "llada_moe" else c["moe_intermediate_size"]
-    found = {layer + "mlp.gate.weight": (c["num_experts"], d)}
+    found: dict[str, tuple[int, ...]] = {layer + "mlp.gate.weight": (c["num_experts"], d)}
     for e in range(c["num_experts"]):
         found |= swiglu(f"{layer}mlp.experts.{e}", ffn)
     if family == "llada2":

@@ -10,11 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.decoding.paces import PACES
+from unmask.decoding.revisions import REVISIONS
 from unmask.schedulers.loading import SCHEDULERS
 
 HEURISTICS = [
     name for name, point in SCHEDULERS.declared.items() if point.value.startswith("unmask.schedulers.heuristics")
 ]
+
+# Rules that need no head, which is learned for one denoiser.
+PLAIN_PACES = [name for name, point in PACES.declared.items() if point.value.startswith("unmask.decoding")]
+PLAIN_REVISIONS = [name for name, point in REVISIONS.declared.items() if point.value.startswith("unmask.decoding")]
 
 SCORES: dict[str, Callable[[list[float], int], float]] = {
     "confidence": lambda p, j: max(p),

@@ -37,6 +37,8 @@ class Easy(TaskKind):
     seed: int = 0
     blanks: int = 2
 
+    options = {"blanks": "How many cells are blank."}
+
     def problems(self, denoiser, name):
         return Problems(SudokuData(size=4, puzzles=8, clues=str(16 - self.blanks), seed=self.seed))
 
@@ -86,9 +88,11 @@ def unmask(plugin: Path, *words: str) -> str:
 def test_evaluate_a_task_of_a_plugin(plugin: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     words = ("--task", "easy", "--denoiser", "sudoku-4x4", "--limit", "3", "--schedulers", "confidence,random")
-    unmask(plugin, "evaluate", *words, "--json", str(file))
+    unmask(plugin, "evaluate", *words, "--blanks", "3", "--json", str(file))
     report = json.loads(file.read_text())
     assert report["task"] == "sudoku" and len(report["rows"]) == 2
+    assert report["rows"][0]["denoiser_calls"] == 3
+    assert "How many cells are blank." in unmask(plugin, "evaluate", "--task", "easy", "--help")
 
 
 def test_train_on_a_task_of_a_plugin(plugin: Path, tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ class Evaluate:
     )
     data: Path | None = None
     """A CSV file of puzzles, or JSON lines of Countdown problems; without it, generated ones of the test split. For text, JSON
-    lines of prompts and completions, of which the length is given; a CSV file of antibodies, of which the test side counts."""
+    lines of prompts and completions, of which the length is given; a CSV file of antibodies, of which the test side counts, or of
+    reactions."""
     denoiser: str = "sudoku-9x9"  # A shipped name, a folder (or the run that trained it), or a hub id.
     schedulers: tuple[str, ...] | None = None
     """Names separated by commas; options after colons, as in top_k_random:k=3; sas is the denoiser's learned policy. By default

@@ -14,6 +14,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import logging
 import os
 import re
 import shlex
@@ -40,6 +41,7 @@ from unmask.report.terminal.console import SafeConsole
 from unmask.runs.names import EntryPoints, did_you_mean
 
 PIPE_WIDTH = 132  # a pipe has no width of its own, and a table that wraps is hard to read or to search
+LONGEST = 2000  # characters of an error: a name in it may be as long as a file
 FIRST = os.environ.get("RANK", "0") == "0"  # of several processes under accelerate launch, only the first prints
 
 # Messages hold brackets, [training] or [52.9, 97.8], which are not markup.
@@ -55,6 +57,13 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, raised where a Ctrl-C would be: what a command cleans up for one it cleans up for the other."""
 
 
+class Warnings(logging.Handler):
+    """Log messages where no handler is set, on stderr as errors are, and as clean."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        errors.print(self.format(record), soft_wrap=True)
+
+
 def run(commands: EntryPoints, prog: str, description: str) -> None:
     """Run the command that ``sys.argv`` names. Only that command's module is imported."""
     for stream in (sys.stdout, sys.stderr):
@@ -62,6 +71,7 @@ def run(commands: EntryPoints, prog: str, description: str) -> None:
             stream.reconfigure(errors="replace")  # a terminal without Unicode shows "?" instead of failing
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
+    logging.lastResort = Warnings(logging.WARNING)
     before, words = signal.signal(signal.SIGTERM, _terminate), sys.argv[1:]
     try:
         if words[:1] in (["-h"], ["--help"]):
@@ -80,7 +90,8 @@ def run(commands: EntryPoints, prog: str, description: str) -> None:
         if message is None:
             raise
         line = " ".join(f"{prog}: {message}{_how_to_resume(commands, words) if code != 2 else ''}".split())
-        errors.print(line, style="red" if code == 2 else "yellow", soft_wrap=True)
+        shown = line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+        errors.print(shown, style="red" if code == 2 else "yellow", soft_wrap=True)
         sys.exit(code)
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -10,11 +10,11 @@ from typing import Annotated, Any, TypeVar
 
 from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
 from unmask.runs.jsonable import read_json
-from unmask.runs.presets import change_training, load_preset
+from unmask.runs.presets import change_training
 from unmask.runs.run import Run
-from unmask.tasks.kinds import DEFAULT_PRESET, find_kind, find_preset, require_kind
+from unmask.tasks.kinds import find_kind
 from unmask.training.cost.preflight import Needs
-from unmask.training.policy.run import PolicyRun, run_policy_training
+from unmask.training.policy.run import PolicyRun, load_run, run_policy_training
 from unmask.training.policy.validation import best_step
 
 C = TypeVar("C", bound=Any)
@@ -45,22 +45,15 @@ class Train:
         preset, task = find_option(words, "--preset"), find_option(words, "--task")
         if task is not None:
             find_kind(task)
-        name = preset or find_preset(task)
-        config = load_preset(name, PolicyRun, "train")
-        if name == DEFAULT_PRESET:  # it is for every task
-            config = replace(config, data=find_kind(task or "sudoku")())
-        elif task is not None:
-            require_kind(config.data, task)
+        config = load_run(task, preset)
         return with_config(cls, config)
 
     def run(self) -> None:
         config = read_from(change_training(self.config, self.seed, steps=self.steps), self.data)
         show_learning(config, self.out, self.resume)
         step = best_step(Run(self.out).metrics())
-        began = "as it began"
-        if config.race and (raced := Run(self.out).folder / "race.json").exists():
-            measured = read_json(raced)
-            began = f"the heuristic {max(config.race, key=lambda name: measured[name])}"
+        base = read_json(self.out / "policy" / "config.json")["base"]
+        began = "as it began" if base == config.policy.base else f"it orders as {base}"
         after = {None: "", 0: f": {began}, since no step made it better"}.get(step, f": as it was after step {step}")
         console.print(f"the policy is in {self.out / 'policy'}{after}")
 

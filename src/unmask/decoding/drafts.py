@@ -57,22 +57,24 @@ class Forwards:
 
 
 class Drafts:
-    """Canvases that each row may reach, and their states. Of the ``limit`` canvases a row drafts as many as were right lately.
+    """Canvases that each row may reach, and their states: ``limit`` of them with the one that it is in.
 
     ``tokens[r, 0]`` is the canvas that row ``r`` was in at its last forward, the others follow it; ``place`` is where the states of
-    each are in ``found``, −1 where there are none. ``next`` is what the next forward takes along.
+    each are in ``found``, −1 where there are none. ``depth`` of the drafts are a chain, as many as were right lately; the others
+    swap one of its positions for the one or two that come next.
     """
 
     def __init__(self, live: LiveRows, limit: int) -> None:
-        rows, length, device = *live.result.shape, live.result.device
+        result, rows = live.result, len(live.result)
         self.limit, self.revises = limit, live.revises
-        self.tokens = live.result.new_zeros(rows, limit, length)
-        self.place = live.result.new_full((rows, limit), -1)
+        self.plans = torch.tensor([_plan(depth, limit - 1) for depth in range(limit)], device=result.device)
+        self.tokens = result.new_zeros(rows, limit, result.shape[1])
+        self.place = result.new_full((rows, limit), -1)
         self.found: Float[Tensor, "n L D"] | None = None
-        self.next = live.result.new_zeros(rows, limit - 1, length)
-        self.wanted = torch.zeros(rows, limit - 1, dtype=torch.bool, device=device)
-        self.depth = live.result.new_full((rows,), limit)
-        self.drafted, self.right = torch.zeros_like(self.depth), torch.zeros_like(self.depth)
+        self.depth, self.right = result.new_full((rows,), limit - 1), result.new_zeros(rows)
+        # Of each row's last step: the canvas after it, the tokens drawn, where the others rank, how many it revealed and left.
+        self.base, self.chosen, self.rank = (torch.zeros_like(result) for _ in range(3))
+        self.left, self.hidden, self.count = result.new_zeros(rows), result.new_zeros(rows), result.new_ones(rows)
 
     def states(self, live: LiveRows, forward: Forward) -> Float[Tensor, "b L D"]:
         """Drafted states; if any row needs a forward, the drafts of all rows go with it."""
@@ -87,32 +89,38 @@ class Drafts:
         return self.found[self.place[rows, slot]]
 
     def expect(self, step: Step) -> None:
-        """The canvases after the step, if the scores stayed: its next best positions, as many at a time as it revealed."""
-        view, kept = step.view, step.keys.masked_fill(~step.view.eligible | step.revealed, -torch.inf)
-        count, left = step.revealed.sum(1).clamp(min=1), (kept > -torch.inf).sum(1)
-        rank = kept.sort(dim=1, descending=True, stable=True).indices.argsort(1)
-        ahead = torch.arange(1, self.limit, device=rank.device)
-        filled = (
-            rank[:, None].clamp(max=rank.shape[1]) < torch.minimum(ahead * count[:, None], left[:, None])[..., None]
-        )
-        self.next[view.rows] = torch.where(filled, step.chosen[:, None], step.tokens[:, None])
+        """Keep what the next canvases follow from: if the scores stayed, the next best positions would be revealed."""
+        rows, kept = step.view.rows, step.keys.masked_fill(~step.view.eligible | step.revealed, -torch.inf)
+        revealed = step.revealed.sum(1)
+        self.base[rows], self.chosen[rows] = step.tokens, step.chosen
+        self.rank[rows] = kept.sort(dim=1, descending=True, stable=True).indices.argsort(1)
+        self.count[rows], self.left[rows] = revealed.clamp(min=1), (kept > -torch.inf).sum(1)
         # A canvas that hides nothing is looked at only by a revision.
-        unfinished = ahead * count[:, None] < (view.remaining - step.revealed.sum(1) + self.revises)[:, None]
-        self.wanted[view.rows] = ((ahead - 1) * count[:, None] < left[:, None]) & unfinished
+        self.hidden[rows] = step.view.remaining - revealed + self.revises
+
+    def _canvases(self, rows: Int[Tensor, "b"]) -> tuple[Int[Tensor, "b K L"], Bool[Tensor, "b K"]]:
+        """The drafts of these rows, as many positions at a time as their last step revealed; and which of them can come."""
+        plan = self.plans[self.depth[rows]]
+        chunk = (self.rank[rows] // self.count[rows, None]).clamp(max=plan.shape[2] - 1)
+        filled = plan.gather(2, chunk[:, None].expand(-1, plan.shape[1], -1))
+        filled &= (self.rank[rows] < self.left[rows, None])[:, None]
+        last = (plan * torch.arange(1, plan.shape[2] + 1, device=plan.device)).amax(2) - 1
+        can_come = (last >= 0) & (last * self.count[rows, None] < self.left[rows, None])
+        can_come &= filled.sum(2) < self.hidden[rows, None]
+        return torch.where(filled, self.chosen[rows, None], self.base[rows, None]), can_come
 
     def _forward(self, live: LiveRows, hit: Bool[Tensor, "b"], known: Int[Tensor, "b"], forward: Forward) -> None:
         """Forward the canvases that are not known, and with them the drafts of every live row."""
         rows, missed = live.rows, torch.nonzero(~hit)[:, 0]
-        # Twice as deep after a draft that was right to its end, else one deeper than it was right.
+        # Twice as deep after a chain that was right to its end, else one deeper than it was right.
         right, depth = self.right[rows], self.depth[rows]
-        depth = torch.where(right >= self.drafted[rows], 2 * depth, right + 2).clamp(max=self.limit)
-        self.depth[rows] = torch.where(hit, self.depth[rows], depth)
-        shallow = torch.arange(1, self.limit, device=rows.device) < self.depth[rows][:, None]
-        row, nth = torch.nonzero(self.wanted[rows] & shallow, as_tuple=True)
-        drafted = self.next[rows[row], nth]
+        self.depth[rows] = torch.where(right >= depth, 2 * depth, right + 1).clamp(max=self.limit - 1)
+        canvases, can_come = self._canvases(rows)
+        row, nth = torch.nonzero(can_come, as_tuple=True)
         owner = torch.cat([missed, row])
         states = forward(
-            torch.cat([live.tokens[missed], drafted]), None if live.attention is None else live.attention[owner]
+            torch.cat([live.tokens[missed], canvases[row, nth]]),
+            None if live.attention is None else live.attention[owner],
         )
         kept = states[:0] if self.found is None else self.found[known[hit]]
         self.found = torch.cat([states, kept])
@@ -120,10 +128,17 @@ class Drafts:
         self.place[rows] = -1
         self.place[rows[owner], torch.cat([torch.zeros_like(missed), nth + 1])] = number[: len(states)]
         self.place[rows[hit], 0] = number[len(states) :]
-        self.tokens[rows, 0] = live.tokens
-        self.tokens[rows[row], nth + 1] = drafted
-        self.drafted[rows] = torch.bincount(row, minlength=len(rows))
+        self.tokens[rows, 0], self.tokens[rows[row], nth + 1] = live.tokens, canvases[row, nth]
         self.right[rows] = 0
+
+
+def _plan(depth: int, drafts: int) -> list[list[bool]]:
+    """Which of the next ranks each draft fills: a chain of ``depth``, then chains whose last rank is one or two further."""
+    chain = [[*range(k)] for k in range(1, depth + 1)]
+    beside = [[*range(k - 1), k - 1 + skip] for skip in (1, 2) for k in range(1, depth + 1)]
+    beside.sort(key=lambda ranks: (len(ranks) + ranks[-1], len(ranks)))
+    sets = (chain + beside + [[]] * drafts)[:drafts]
+    return [[rank in ranks for rank in range(drafts + 3)] for ranks in sets]
 
 
 def distinct(

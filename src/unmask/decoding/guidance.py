@@ -16,7 +16,7 @@ further channels of the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,17 +25,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.decoding.block_rule import BlockRule
 from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import (
-    BlockRule,
+    DeclaredScheduler,
     Denoiser,
     Focus,
     Scheduler,
     View,
     count_positions,
+    needs_truth,
+    prices_all,
     takes_focus,
-    wrap_scheduler,
 )
 from unmask.decoding.sampling import draw_tokens
 
@@ -260,6 +262,11 @@ def discount_ends(scheduler: Scheduler, decoding: Decoding) -> tuple[Scheduler, 
         return decoding.rule(discount(view), keys, quota)
 
     return wrap_scheduler(scheduler, score), decoding if decoding.pace == "top" else replace(decoding, pace=pace)
+
+
+def wrap_scheduler(inner: Scheduler, score: Callable[[View], Float[Tensor, "b L"]]) -> DeclaredScheduler:
+    """``score``, which calls ``inner``, with the needs that ``inner`` declares."""
+    return DeclaredScheduler(score, needs_truth(inner), prices_all(inner))
 
 
 def score_inner_states(scheduler: Scheduler, denoiser: DenoiserWrapper) -> Scheduler:

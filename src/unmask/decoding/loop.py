@@ -31,7 +31,6 @@ from unmask.decoding.protocols import (
     Scheduler,
     Trajectory,
     View,
-    bind,
     needs_truth,
     prices_all,
 )
@@ -113,6 +112,11 @@ def run_loop(
         live.reveal(revealed, chosen, step.chosen_logp)
 
     return recorder.trajectory(live, forwards.rounds)
+
+
+def bind(rule: Any, denoiser: Denoiser) -> Any:
+    """A pace or a revision for this denoiser: one that has a method ``bind`` depends on it."""
+    return rule.bind(denoiser) if hasattr(rule, "bind") else rule
 
 
 def look(

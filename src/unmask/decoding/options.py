@@ -55,7 +55,7 @@ class Decoding:
     refresh: Count | None = None
     share: bool = False
     revision: str | Revision | None = None
-    revision_budget: NonNegative = 1.0
+    revision_budget: NonNegative = 3.0
     draft: Count = 1
 
     def __post_init__(self) -> None:

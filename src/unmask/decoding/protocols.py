@@ -5,7 +5,7 @@ of the longest row, ``N`` positions priced in one step, ``S`` states of all rows
 *eligible*, *live*. Log-probabilities end in ``_logp``.
 
 A canvas is a row of tokens in which ``mask_id`` marks what is hidden. At each step the denoiser prices the eligible positions,
-a scheduler scores them, a pace says how many go, and their tokens are revealed. A revision may take revealed tokens back.
+a scheduler scores them, a pace says how many are revealed, and a revision may take tokens back.
 """
 
 from __future__ import annotations
@@ -73,24 +73,6 @@ class Focus:
         )
 
 
-@dataclass(frozen=True)
-class BlockRule:
-    """The blocks of a denoiser whose attention is limited to blocks: it was trained to be decoded in them, left to right.
-
-    They count from the first token of a row, prompt included (``from_start``), or from the beginning of the region. ``seeded``:
-    the first token of a block is revealed before the others.
-    """
-
-    size: int
-    from_start: bool
-    seeded: bool = False
-
-    @classmethod
-    def of(cls, denoiser: Denoiser) -> BlockRule | None:
-        """The rule of a denoiser that has one, in the optional attribute ``block_rule``."""
-        return getattr(denoiser, "block_rule", None)
-
-
 class FocusedDenoiser(Denoiser, Protocol):
     """A denoiser that takes a focus. Without one its states depend on the canvas alone."""
 
@@ -136,9 +118,7 @@ class View:
     reference: Int[Tensor, "b L"] | None = None
     memory: dict[Any, Any] = field(default_factory=dict)
 
-    def dense(
-        self, packed: Float[Tensor, "N"], fill: float = -torch.inf, at: tuple[Tensor, Tensor] | None = None
-    ) -> Float[Tensor, "b L"]:
+    def dense(self, packed: Float[Tensor, "N"], fill: float = -torch.inf, at: Any = None) -> Float[Tensor, "b L"]:
         """Spread packed values over the canvas: those of the priced positions, or of ``at``."""
         return packed.new_full(self.tokens.shape, fill).index_put(self.at if at is None else at, packed)
 
@@ -217,16 +197,6 @@ def prices_all(rule: Scheduler | Pace | Revision | None) -> bool:
     return bool(getattr(rule, "prices_all", False))
 
 
-def bind(rule: Any, denoiser: Denoiser) -> Any:
-    """A pace or a revision for this denoiser: one that has a method ``bind`` depends on it."""
-    return rule.bind(denoiser) if hasattr(rule, "bind") else rule
-
-
-def wrap_scheduler(inner: Scheduler, score: Callable[[View], Float[Tensor, "b L"]]) -> DeclaredScheduler:
-    """``score``, which calls ``inner``, with the needs that ``inner`` declares."""
-    return DeclaredScheduler(score, needs_truth(inner), prices_all(inner))
-
-
 @runtime_checkable
 class Pace(Protocol):
     """How many at once: from a view, the keys that rank its eligible positions and the step's quota, the set to reveal.
@@ -241,8 +211,7 @@ class Pace(Protocol):
 class Revision(Protocol):
     """Doubts the tokens that stand: the higher the sooner, −inf where a token stays. Rows do not influence each other.
 
-    A doubted token is hidden again or, if the rule has a true attribute ``replaces``, becomes the likeliest one. The loop takes
-    back no more than a row's budget, so that every decoding ends. A true attribute ``prices_all`` is that of a scheduler.
+    A doubted token is hidden again, or replaced by the likeliest one if an attribute ``replaces`` is true. A row's budget ends it.
     """
 
     def __call__(self, view: View, standing: Standing, /) -> Float[Tensor, "N"]: ...
@@ -281,9 +250,7 @@ class Trajectory:
     decoding is parallel). ``logp`` is log p of the revealed token under the denoiser; under teacher forcing its row sum is
     log p(x | σ). ``order_logp`` is log v of the choice at the order temperature (0 for a greedy order). ``steps`` counts forwards
     one after another, ``denoiser_calls`` canvases, ``positions`` what was computed of them: a cache computes fewer than all.
-
-    ``revisions`` is None without a revision. Where something was taken back, ``order`` names its position at every reveal and
-    every replacement: such a row is no permutation and has no log p(x | σ).
+    Without a revision, ``revisions`` is None; a row with one is no permutation, and ``order`` names each reveal and replacement.
     """
 
     tokens: Int[Tensor, "B L"]
@@ -312,8 +279,8 @@ class Trajectory:
     @property
     def revised(self) -> Int[Tensor, "B"]:
         """How many tokens of each row were taken back."""
-        counts = torch.zeros_like(self.tokens[:, :1]).sum(1)
-        return counts if self.revisions is None else counts + torch.bincount(self.revisions.row, minlength=len(counts))
+        rows = self.order.new_zeros(0) if self.revisions is None else self.revisions.row
+        return torch.bincount(rows, minlength=len(self.tokens))
 
     def _repr_html_(self) -> str:
         return RENDERERS["Trajectory"](self)

@@ -28,9 +28,10 @@ def revise(rule: Revision | None, view: View, live: LiveRows) -> Revised:
     """Take back what ``rule`` doubts most, within each row's budget."""
     if rule is None:
         return Revised(view.tokens)
-    at = torch.nonzero(live.revisable(), as_tuple=True)
-    if not len(at[0]):
+    row, position = torch.nonzero(live.revisable(), as_tuple=True)
+    if not len(row):
         return Revised(view.tokens)
+    at = (row, position)
     prices = price(view.denoiser.logits(view.states[at]), view.denoiser.forbidden_ids)
     standing = Standing(at, view.tokens[at], prices, live.reveal_logp[at], live.quota(), live.left)
     doubt = view.dense(rule(view, standing).float(), at=at)

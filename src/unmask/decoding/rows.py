@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.decoding.block_rule import BlockRule
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import BlockRule, Canvas, Denoiser, Focus
+from unmask.decoding.protocols import Canvas, Denoiser, Focus
 
 PER_ROW = (
     *("tokens", "hidden", "waiting", "attention", "index", "block", "place", "first", "rows", "total", "seeds", "size"),

@@ -18,7 +18,7 @@ from unmask.decoding.protocols import Focus
 from unmask.denoisers.config import TransformerConfig
 from unmask.denoisers.rotary import rotary, turn
 
-Spans = list[tuple[slice, Int[Tensor, "r"]]]
+Spans = list[tuple[slice, Tensor]]
 """Where the real tokens of a padded batch stand, and the rows in which they stand there."""
 
 

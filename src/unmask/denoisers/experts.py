@@ -66,8 +66,8 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(SwiGLU(width, config.ffn) for _ in range(config.count))
         self.shared = SwiGLU(width, config.shared_ffn) if config.shared_ffn else None
 
-    def forward(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
-        flat = x.flatten(0, 1)
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        flat = x.flatten(0, -2)
         sigmoid = self.config.router == "sigmoid"
         weight, expert = self._sigmoid(flat) if sigmoid else self._softmax(flat)
         if sigmoid:  # summed in float32, the best expert first

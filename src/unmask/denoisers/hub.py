@@ -38,7 +38,7 @@ def download(name: str, patterns: list[str], **options: Any) -> Path:
     if parsed is None:
         raise ValueError(f"{name!r} is no hub id: expected owner/name, owner/name@revision or a safetensors file in it")
     repository, revision, file = parsed
-    at = {} if revision is None else {"revision": revision}
+    at: dict[str, Any] = {} if revision is None else {"revision": revision}
     try:
         if file is not None:
             return Path(hf_hub_download(repository, file, **at))

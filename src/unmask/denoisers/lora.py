@@ -28,6 +28,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 OURS = ("q", "k", "v", "out", "gate", "up", "down")
 """The linear layers of our transformer's blocks."""
 NAME = "default"
+LONGEST_NAME = 1000
 Tunable = Transformer | MaskedLM
 
 
@@ -87,20 +88,25 @@ def has_adapter(folder: Path) -> bool:
 def base_of(folder: Path) -> str:
     """The name of the denoiser that an adapter belongs to."""
     base = read_json(folder / CONFIG).get("base_model_name_or_path")
-    if not isinstance(base, str) or not base:
+    if not isinstance(base, str) or not 0 < len(base) <= LONGEST_NAME or not base.isprintable():
         raise ValueError(f"{folder / CONFIG} does not name the base of the adapter: expected base_model_name_or_path")
     if has_adapter(Path(base)) or has_adapter(Path(base) / "denoiser"):
         raise ValueError(f"{folder / CONFIG}: its base {base} is an adapter itself: merge that one first")
     return base
 
 
-def load_adapter(denoiser: Tunable, folder: Path) -> Tunable:
-    """The denoiser with the adapter of that folder, frozen."""
+def _read_settings(folder: Path) -> tuple[int, float, list[str]]:
     stored = read_json(folder / CONFIG)
     rank, alpha, targets = (stored.get(key) for key in ("r", "lora_alpha", "target_modules"))
     names = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
     if type(rank) is not int or not isinstance(alpha, int | float) or not math.isfinite(alpha) or not names:
         raise ValueError(f"{folder / CONFIG}: expected r, lora_alpha and target_modules of a LoRA adapter")
+    return rank, float(alpha), targets  # pyright: ignore[reportReturnType]
+
+
+def load_adapter(denoiser: Tunable, folder: Path) -> Tunable:
+    """The denoiser with the adapter of that folder, frozen."""
+    rank, alpha, targets = _read_settings(folder)
     try:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
@@ -109,7 +115,7 @@ def load_adapter(denoiser: Tunable, folder: Path) -> Tunable:
     if ranks != {rank}:  # before matrices of that rank are made
         held = ", ".join(map(str, sorted(ranks))) or "none"
         raise ValueError(f"{folder / WEIGHTS} does not fit its configuration: rank {held}, but {CONFIG} names {rank}")
-    tuned = add_lora(denoiser, rank, float(alpha), targets)
+    tuned = add_lora(denoiser, rank, alpha, targets)
     expected = {name: tuple(tensor.shape) for name, tensor in adapter_weights(tuned).items()}
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     require_matching_shapes(expected, found, folder / WEIGHTS)

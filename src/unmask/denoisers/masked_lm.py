@@ -63,8 +63,10 @@ class MaskedLM(nn.Module):
     """A ``Denoiser`` around a masked language model of transformers.
 
     ``tokenizer`` gives the mask and the special tokens, none of which is ever revealed; without one the model's configuration does,
-    and ``mask_id`` where that has none.
+    and ``mask_id`` where that has none. ``name`` is what it was loaded by.
     """
+
+    name: str = ""
 
     def __init__(self, model: Any, tokenizer: Any = None, mask_id: int | None = None) -> None:
         super().__init__()

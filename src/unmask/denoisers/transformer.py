@@ -31,8 +31,9 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unmask.decoding.block_rule import BlockRule
 from unmask.decoding.kv_store import KVStore, Packed
-from unmask.decoding.protocols import BlockRule, Focus
+from unmask.decoding.protocols import Focus
 from unmask.denoisers.attention import make_attend, related_cells
 from unmask.denoisers.config import TransformerConfig
 from unmask.denoisers.experts import Experts, SwiGLU
@@ -74,7 +75,7 @@ class RMSNorm(nn.RMSNorm):
         if not self.rounds_first or x.dtype == torch.float32:
             return super().forward(x)
         wide = x.float()
-        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + (self.eps or 0.0))).to(x.dtype)
 
 
 class Block(nn.Module):
@@ -83,8 +84,10 @@ class Block(nn.Module):
         self.attention_norm = RMSNorm(config)
         self.attention = Attention(config)
         self.ffn_norm = RMSNorm(config)
-        dense = config.experts is None or number in config.experts.dense
-        self.ffn = SwiGLU(config.width, config.ffn) if dense else Experts(config.width, config.experts)
+        if config.experts is None or number in config.experts.dense:
+            self.ffn = SwiGLU(config.width, config.ffn)
+        else:
+            self.ffn = Experts(config.width, config.experts)
 
     def forward(
         self, x: Float[Tensor, "B L D"], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -97,6 +100,8 @@ class Transformer(nn.Module):
     """A ``Denoiser``. Build it from a configuration, or load one with :func:`unmask.load_denoiser`."""
 
     related: Tensor | None
+    name: str = ""
+    """The name or folder that it was loaded by, by which heads are found."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

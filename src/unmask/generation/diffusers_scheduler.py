@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from diffusers import BlockRefinementScheduler
 from diffusers.configuration_utils import register_to_config
-from diffusers.schedulers.scheduling_block_refinement import BlockRefinementSchedulerOutput
+from diffusers.schedulers.scheduling_block_refinement import BlockRefinementScheduler, BlockRefinementSchedulerOutput
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -102,7 +101,7 @@ class UnmaskScheduler(BlockRefinementScheduler):
         chosen = choose(self.order, self.rule, shown.view(mask_id, canvas, logits[:, :inside]), quota)
         self.taken += 1
         # The pipeline fills the tail of its last block too, and cuts it off: it goes at once.
-        return torch.cat([chosen[:, first:end], block[:, inside:] == mask_id], dim=1)
+        return torch.cat([chosen[:, first : first + inside], block[:, inside:] == mask_id], dim=1)
 
     def _see(self, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         self.window = args[0] if args else options["input_ids"]

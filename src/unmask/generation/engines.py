@@ -18,11 +18,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.decoding.block_rule import BlockRule
 from unmask.decoding.loop import score_positions, unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import (
-    BlockRule,
     Canvas,
     Denoiser,
     Pace,
@@ -146,8 +146,15 @@ def choose(scheduler: Scheduler, pace: Pace, view: View, quota: Int[Tensor, "B"]
     """The positions to reveal: the scheduler's best, as many as the pace says. Rows with nothing eligible reveal nothing."""
     if len(view.at[0]) == 0:
         return view.eligible
-    keys = score_positions(scheduler, view).masked_fill(~view.eligible, -torch.inf)
+    keys = _keys(scheduler, view)
     return pace(view, keys, torch.ones_like(view.rows) if quota is None else quota) & view.eligible
+
+
+def _keys(scheduler: Scheduler, view: View) -> Float[Tensor, "B L"]:
+    """Scores, −inf where nothing may be revealed. A policy goes where the engine's tensors are."""
+    if isinstance(scheduler, nn.Module):
+        scheduler.to(view.tokens.device)
+    return score_positions(scheduler, view).masked_fill(~view.eligible, -torch.inf)
 
 
 def dream_hook(order: str | Scheduler, mask_id: int) -> Callable[[int | None, Tensor, Tensor], Tensor]:
@@ -164,7 +171,7 @@ def dream_hook(order: str | Scheduler, mask_id: int) -> Callable[[int | None, Te
         view = Shown(start=start[0], total=x.shape[1] - start[0], step=step or 0).view(mask_id, x, logits)
         if len(view.at[0]) == 0:
             return logits
-        keys = score_positions(scheduler, view).masked_fill(~view.eligible, -torch.inf)
+        keys = _keys(scheduler, view)
         rank = keys.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         # Between 2 and 20 the softmax of one logit against V zeros has distinct values in float32.
         height = 20 - 18 * rank.float() / rank.shape[1]
@@ -253,6 +260,14 @@ class DenoiserModel(nn.Module):
     def __init__(self, denoiser: Denoiser) -> None:
         super().__init__()
         self.denoiser = denoiser
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
 
     @torch.no_grad()
     def forward(self, input_ids: Int[Tensor, "B L"], attention_mask: Tensor | None = None, **_: Any) -> Any:

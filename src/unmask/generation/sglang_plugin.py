@@ -40,8 +40,6 @@ def register() -> None:
             tokens = forward_batch.input_ids.view(-1, self.block_size)
             logits = getattr(logits_output, "full_logits", logits_output).view(*tokens.shape, -1)
             done = (tokens != self.mask_id).all(1).tolist()
-            if isinstance(self.order, torch.nn.Module):
-                self.order.to(tokens.device)
             view = Shown().view(self.mask_id, tokens, logits)
             revealed = choose(self.order, self.pace, view)
             forward_batch.input_ids.copy_(torch.where(revealed, view.best, tokens).flatten())

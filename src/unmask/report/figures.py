@@ -1,26 +1,21 @@
 """Every plot of reports and studies, with matplotlib, in one of two themes.
 
 ``paper`` (the default) stands alone on white: studies save such figures as SVG and PDF. ``page`` goes inline into an HTML page by
-:func:`inline_svg`: its ink becomes ``currentColor`` and its lines the page's, so that it follows the page into the dark. Series
-differ in marker or dash as well as in colour (Okabe and Ito's palette, safe for colour-blind readers). matplotlib is slow to
-import: import this module only where something is drawn.
+:func:`unmask.report.svg.inline_svg`: its ink becomes ``currentColor`` and its lines the page's, so that it follows the page into
+the dark. Series differ in marker or dash as well as in colour (Okabe and Ito's palette, safe for colour-blind readers).
+matplotlib is slow to import: import this module only where something is drawn.
 """
 
 from __future__ import annotations
 
-import io
-import re
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
-from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
 from jaxtyping import Float, Int
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
@@ -28,7 +23,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from unmask.report import numbers
-from unmask.report.terminal.console import printable
+from unmask.report.svg import PAGE_INK, PAGE_LINE
 from unmask.report.terminal.tables import heat
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#B8860B", "#7A6FF0", "#8C8C8C")
@@ -36,7 +31,6 @@ MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 1.5)), (0, (2, 1)), "-.")
 MARKED = 24
 """A line with more points than this has no markers."""
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 WIDTH = 9.4  # of a figure on a page: inches of 96 pixels
 
 ThemeName = Literal["page", "paper"]
@@ -53,8 +47,6 @@ class Theme:
     ticks: float
 
 
-# The page's colours are stand-ins that ``inline_svg`` replaces.
-PAGE_INK, PAGE_LINE = "#010101", "#020202"
 THEMES = {
     "page": Theme(PAGE_INK, PAGE_LINE, PAGE_INK, PAGE_LINE, 0.0),
     "paper": Theme("black", "black", "#30363d", "#dcdfe4", 3.5),
@@ -374,55 +366,3 @@ def _legend(figure: Figure, across: int = 5) -> None:
 
 def _rgb(colour: str) -> tuple[float, ...]:
     return tuple(int(value) / 255 for value in re.findall(r"\d+", colour))
-
-
-def clean(text: str) -> str:
-    """As a figure shows it: without characters that XML cannot hold or that a reader cannot see."""
-    return printable(text).replace("\t", " ")
-
-
-def save(figure: Figure, form: str, **options: Any) -> bytes:
-    """The figure as a file, without a date: the same numbers give the same bytes. Text stays text in SVG and PDF."""
-    out = io.BytesIO()
-    kinds: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "unmask", "pdf.fonttype": 42}
-    with matplotlib.rc_context(kinds), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # a name may hold characters that no font has
-        figure.savefig(out, format=form, **options)
-    return out.getvalue() if form != "svg" else clean(out.getvalue().decode()).encode()
-
-
-def inline_svg(figure: Figure, name: str, label: str) -> Markup:
-    """A figure of the theme ``page`` as an element of the page: its colours and font, its own ids (``name``), scaled to fit.
-
-    The tree is changed and written anew, never its text: names from files are text in it whatever they hold.
-    """
-    saved = save(figure, "svg", transparent=True, metadata={"Date": None, "Creator": None})
-    root = ElementTree.fromstring(saved)
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag.endswith("}metadata"):
-                parent.remove(child)
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]  # inside a page, names have no prefix
-        element.attrib = {key.rpartition("}")[2]: _adopt(key, value, name) for key, value in element.attrib.items()}
-        if element.tag == "style":
-            element.text = f"#{name} {(element.text or '').strip()}"
-    wide = figure.get_size_inches()[0] * 96
-    root.attrib = {
-        "id": name,
-        "role": "img",
-        "aria-label": clean(label),
-        "style": f"width:100%;max-width:{wide:.0f}px;height:auto",
-        "viewBox": root.attrib["viewBox"],
-    }
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
-
-
-def _adopt(key: str, value: str, name: str) -> str:
-    """An attribute of matplotlib's SVG in a page: ids begin with ``name``, colours and font are the page's."""
-    if key == "id":
-        return f"{name}-{value}"
-    if key.endswith("href") and value.startswith("#"):
-        return f"#{name}-{value[1:]}"
-    value = re.sub(r"'DejaVu Sans'[^;]*", FONT, value.replace("url(#", f"url(#{name}-"))
-    return value.replace(PAGE_INK, "currentColor").replace(PAGE_LINE, "var(--line, #d0d4da)")

@@ -10,8 +10,9 @@ from typing import Any
 
 from unmask.evaluation.evaluate import Report, Stratum
 from unmask.report import cases, figures, numbers
-from unmask.report.figures import Point, inline_svg, share
+from unmask.report.figures import Point, share
 from unmask.report.gather import Evaluation, Training
+from unmask.report.svg import inline_svg
 from unmask.report.tables import differs, is_better, lead, name_of, pairs, sort_strata, table
 
 QUANTITIES = {

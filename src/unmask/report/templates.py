@@ -1,6 +1,6 @@
 """The HTML pages of this package: jinja templates, with scripts and styles from ``.js`` and ``.css`` files put inline.
 
-Every value is escaped. What is not: figures (:func:`~unmask.report.figures.inline_svg`), JSON for a script element (``| embed``),
+Every value is escaped. What is not: figures (:func:`~unmask.report.svg.inline_svg`), JSON for a script element (``| embed``),
 and the package's own sources (``source``, ``script``). ``policy`` lets a page run the named scripts alone.
 """
 

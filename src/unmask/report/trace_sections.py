@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from unmask.report import figures, templates
+from unmask.report.svg import inline_svg
 from unmask.report.traces.format import Trace, TracedTrajectory, as_json
 from unmask.report.viewer import page as viewer
 
@@ -68,7 +69,7 @@ def _first_wrong(merged: Sequence[Trace]) -> str | None:
     if not any(places.values()):
         return None
     figure = figures.first_wrong(places, counts, theme="page")
-    return figures.inline_svg(figure, "first-wrong", "When the first wrong reveal happens")
+    return inline_svg(figure, "first-wrong", "When the first wrong reveal happens")
 
 
 def _maps(merged: Sequence[Trace]) -> str | None:
@@ -87,7 +88,7 @@ def _maps(merged: Sequence[Trace]) -> str | None:
     grid = same[0].grid
     box = (grid.box_rows, grid.box_cols) if grid else None
     figure = figures.boards(panels, box, theme="page")
-    return figures.inline_svg(figure, "maps", "Mean place of each position in the order")
+    return inline_svg(figure, "maps", "Mean place of each position in the order")
 
 
 def _mean_place(trajectories: Sequence[TracedTrajectory], length: int) -> np.ndarray:

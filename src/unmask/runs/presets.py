@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from unmask.assets import PRESETS
 from unmask.runs.config import read
+from unmask.runs.jsonable import flatten
 from unmask.runs.names import EntryPoints, did_you_mean
 from unmask.runs.preset_tables import read_preset_rows
 
@@ -100,6 +101,7 @@ def _read_tables(preset: Preset, label: str, kind: str | None, below: tuple[Path
         raise ValueError(f"preset {label}: expected TOML, got brackets nested beyond reason") from None
     except ValueError as error:  # malformed TOML, or not text at all
         raise ValueError(f"preset {label}: expected TOML, got: {error}") from None
+    _require_printable(table, label)
     name = table.pop("extends", None)
     if name is None:
         return table
@@ -138,3 +140,11 @@ def _description(path: Path) -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         first = file.readline().strip()
     return first.lstrip("# ") if first.startswith("#") else ""
+
+
+def _require_printable(table: dict[str, Any], label: str) -> None:
+    """Values are shown, in help and in errors: they must not steer a terminal."""
+    for key, value in flatten(table).items():
+        texts = [key, *(value if isinstance(value, list) else [value])]
+        if not all("".join(text.split()).isprintable() for text in texts if isinstance(text, str)):
+            raise ValueError(f"preset {label}: {key!a} has control characters, in its name or its value")

@@ -110,14 +110,7 @@ class Run:
             raise ValueError(f"expected a folder for the run, but {run.folder} is a file; name another")
         run.folder.mkdir(parents=True, exist_ok=True)
         with run.lock():  # two processes that start together must not both find the folder empty
-            present = sorted(path.name for path in run.folder.iterdir() if not path.name.startswith("."))
-            if present and not resume:
-                raise ValueError(
-                    f"expected {run.folder} to be absent or empty, but it holds {', '.join(present[:3])}; "
-                    "name another folder, delete this one, or resume the run in it"
-                )
-            if present and "config.json" not in present:
-                raise ValueError(f"cannot resume {run.folder}: it has no config.json; name another folder")
+            present = run._require_place(resume)
             if present:
                 _refuse_changes(_stored(run.folder / "config.json"), new, may_differ, run.folder)
             if present and inputs and (run.folder / "inputs.json").exists():
@@ -128,6 +121,18 @@ class Run:
                 atomic_write(run.folder / "inputs.json", format_json(to_jsonable(inputs)))
             run._write_versions()
         return run
+
+    def _require_place(self, resume: bool) -> bool:
+        """Whether there is a run to resume; ValueError if there is something else, or a run that must not be touched."""
+        present = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
+        if present and not resume:
+            raise ValueError(
+                f"expected {self.folder} to be absent or empty, but it holds {', '.join(present[:3])}; "
+                "name another folder, delete this one, or resume the run in it"
+            )
+        if present and "config.json" not in present:
+            raise ValueError(f"cannot resume {self.folder}: it has no config.json; name another folder")
+        return bool(present)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

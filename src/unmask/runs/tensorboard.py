@@ -24,8 +24,8 @@ def scalar_writer(folder: Path, start: int) -> Log:
     """
     if importlib.util.find_spec("tensorboard") is None:
         return lambda record: None
-    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+    from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     place = folder / "tensorboard"

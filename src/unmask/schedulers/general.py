@@ -27,8 +27,8 @@ class General(nn.Module):
 
     def __init__(self, shape: Mapping[str, Any], n_features: int, vocab_size: int | None, states_width: int) -> None:
         super().__init__()
-        self.blocks = build_blocks(shape)
-        width = self.blocks.width
+        self.blocks = blocks = build_blocks(shape)
+        width = blocks.width
         self.enter = nn.Linear(n_features, width)
         self.token = nn.Embedding(vocab_size, width) if vocab_size else None
         self.narrow = None

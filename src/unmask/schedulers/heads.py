@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,12 +26,13 @@ from unmask.schedulers.loading import load_head
 from unmask.schedulers.policy import OrderPolicy
 
 
-def doubt(p: float = 0.5, after: float = 1.0, head: str = "") -> Revision:
-    """Hide the tokens that are wrong with probability > p, once a share ``after`` of the block is revealed.
+def doubt(p: float = 0.7, also: float = 0.07, after: float = 1.0, head: str = "") -> Revision:
+    """Hide the tokens that are wrong with probability > p, and in their rows those with probability > also·p.
 
-    ``head`` is a folder; by default the shipped one of the denoiser.
+    Rows are looked at once a share ``after`` of the block is revealed. When a canvas comes back, only those above 2·also·p are
+    taken along, then 4·also·p, and in the end it stays. ``head`` is a folder; by default the shipped one.
     """
-    return Bindable("doubt", head, lambda policy: Doubt(policy, p, after))
+    return Bindable("doubt", head, lambda policy: Doubt(policy, p, also, after))
 
 
 def learned(p: float = 0.9, head: str = "") -> Pace:
@@ -61,10 +63,11 @@ class Bindable:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A revision: hides what ``policy`` holds to be wrong with a probability above ``p``, where a share ``after`` is revealed."""
+    """A revision by what ``policy`` holds to be wrong; see :func:`doubt`."""
 
     policy: OrderPolicy
-    p: float = 0.5
+    p: float = 0.7
+    also: float = 0.07
     after: float = 1.0
 
     @property
@@ -72,12 +75,26 @@ class Doubt:
         return self.policy.prices_all
 
     def __call__(self, view: View, standing: Standing) -> Float[Tensor, "N"]:
-        stand = torch.bincount(standing.at[0], minlength=len(view.rows))
-        ripe = (stand >= self.after * (stand + view.eligible.sum(1)))[standing.at[0]]
-        if not bool(ripe.any()):
+        row = standing.at[0]
+        stand = torch.bincount(row, minlength=len(view.rows))
+        ripe = stand >= self.after * (stand + view.eligible.sum(1))
+        if not bool((ripe & (stand > 0)).any()):
             return torch.full_like(standing.reveal_logp, -torch.inf)
-        logit = self.policy.score(observe_standing(self.policy, view, standing))[standing.at].float()
-        return logit.masked_fill(~ripe | (logit.sigmoid() <= self.p), -torch.inf)
+        wrong = self.policy.score(observe_standing(self.policy, view, standing))[standing.at].float().sigmoid()
+        # One token that is surely wrong has misled others, which are less so.
+        most = torch.zeros_like(stand, dtype=wrong.dtype).scatter_reduce(0, row, wrong, "amax")
+        least = self._least(view, ripe & (most > self.p))
+        return wrong.masked_fill(wrong <= least[row], -torch.inf)
+
+    def _least(self, view: View, doubted: Bool[Tensor, "b"]) -> Float[Tensor, "b"]:
+        """The least doubt that is taken along. It doubles whenever a canvas comes back, so that something else is tried."""
+        known, least = view.memory.setdefault("doubt", Counter()), torch.full(doubted.shape, torch.inf)
+        for row in torch.nonzero(doubted)[:, 0].tolist():
+            canvas = (int(view.rows[row]), *view.tokens[row].tolist())
+            bound = self.also * self.p * 2 ** known[canvas]
+            least[row] = bound if bound <= self.p else torch.inf
+            known[canvas] += 1
+        return least.to(doubted.device)
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,23 @@ from unmask.denoisers.hub import digest
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
 from unmask.schedulers.general import least_weights
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import PURPOSES, OrderPolicy, PolicyConfig
 
 SCHEDULERS = EntryPoints("unmask.schedulers")
+"""Name → the scheduler, or a function of its options."""
 BY_DENOISER = ("sas", "sas-general")
 """Names of shipped policies that the denoiser completes."""
-"""Name → the scheduler, or a function of its options."""
 NAME = "unmask_name"
 """The key of ``config.json`` in which ``unmask models`` keeps a model's name."""
 
 
 def list_policies() -> list[str]:
     """The learned policies inside the package."""
+    return [name for name in _list_shipped() if not name.startswith(tuple(f"{head}-" for head in PURPOSES[1:]))]
+
+
+def _list_shipped() -> list[str]:
+    """Policies and heads."""
     return sorted(path.parent.name for path in POLICIES.glob("*/model.safetensors"))
 
 
@@ -61,7 +66,7 @@ def load_head(purpose: str, name: str, denoiser: Denoiser) -> OrderPolicy:
     folder = _find_policy(own, "")
     if folder is not None:
         return _load_policy(folder, denoiser, purpose)
-    known = ", ".join(policy for policy in list_policies() if policy.startswith(f"{purpose}-")) or "none"
+    known = ", ".join(policy for policy in _list_shipped() if policy.startswith(f"{purpose}-")) or "none"
     raise ValueError(
         f"no {purpose} head {own!r}: learn one with unmask train (objective {purpose!r}) and name its folder with the option head; "
         f"shipped are {known}"

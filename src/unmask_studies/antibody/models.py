@@ -119,4 +119,4 @@ antiberty = PublishedModel(
     longest=512,
     rename=_antiberty,
 )
-sapiens_h, sapiens_l = _sapiens_model("h", 144), _sapiens_model("l", 128)
+sapiens_vh, sapiens_vl = _sapiens_model("h", 144), _sapiens_model("l", 128)

@@ -25,7 +25,7 @@ from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import LEARNED, Cell, Table, TableRow, gap, spread
 from unmask_studies.training_runs import ensure_run, load_recipe
 
-CHAINS = {"antiberty": "H", "sapiens-h": "H", "sapiens-l": "L"}
+CHAINS = {"antiberty": "H", "sapiens-vh": "H", "sapiens-vl": "L"}
 """The chains that each model fills. AntiBERTy knows both kinds."""
 BATCH = 32
 
@@ -39,7 +39,7 @@ class Antibodies(GridStudy):
     """
 
     denoiser: str = "antibody-models"
-    models: tuple[str, ...] = ("antiberty", "sapiens-h", "sapiens-l")
+    models: tuple[str, ...] = ("antiberty", "sapiens-vh", "sapiens-vl")
     data: tuple[Path, ...] = ()
     schedulers: tuple[str, ...] = ("random", "left_to_right", "confidence", "margin", "entropy", "uncertainty")
     runs: Path | None = None

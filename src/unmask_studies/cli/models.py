@@ -21,7 +21,7 @@ class Models:
 
     name: Positional[
         str
-    ]  # rxnmapper (3 MB) or rxnfp (75 MB): reactions; antiberty (97 MB), sapiens-h, sapiens-l (7 MB): antibodies.
+    ]  # rxnmapper (3 MB) or rxnfp (75 MB): reactions; antiberty (97 MB), sapiens-vh, sapiens-vl (7 MB): antibodies.
     out: Path  # The new folder.
     wheels: Path | None = None  # A folder that holds the wheel already, for machines without PyPI.
 

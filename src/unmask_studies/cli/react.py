@@ -32,7 +32,7 @@ from unmask.runs.config import Count, Seed, config
 from unmask.schedulers.loading import load_scheduler
 from unmask_studies.reactions.chemistry import canonicalize, conserves_atoms
 from unmask_studies.reactions.drawing import draw_tokens
-from unmask_studies.reactions.smiles import ARROW
+from unmask_studies.reactions.smiles import ARROW, expand_range
 from unmask_studies.reactions.task import label_tokens, open_canvas
 
 MOST_ANSWERS = 10
@@ -41,13 +41,14 @@ MOST_ANSWERS = 10
 
 @config
 class React:
-    """Complete a reaction. `?` stands for an open token of its SMILES, `?7` for seven next to each other.
+    """Complete a reaction. `?` stands for an open token of its SMILES, `?7` for seven next to each other, `?5..9` for five to nine.
 
     $ unmask models rxnmapper --out models/rxnmapper
     $ unmask react "CC(=O)O.OCc1ccccc1>>CC(=O)O?9" --denoiser models/rxnmapper
-    $ unmask react "CC(=O)O.OCc1ccccc1>>CC(=O)O?9" --denoiser models/rxnmapper --draws 50 --out reaction.html
+    $ unmask react "CC(=O)O.OCc1ccccc1>>CC(=O)O?7..11" --denoiser models/rxnmapper --draws 50 --out reaction.html
 
-    Prints the tokens in the order of their reveals, each with the model's alternatives. The page replays it, with the molecule.
+    Prints the tokens in the order of their reveals, each with the model's alternatives; of several lengths, those of the likeliest
+    per token among the valid answers that conserve atoms. The page replays all of them, with the molecules.
     """
 
     reaction: Positional[str]  # reactants>>product, molecules joined by dots, with ? where something is open.
@@ -65,28 +66,35 @@ class React:
         if self.out is not None:
             require_writable(self.out, PAGE)
         model, tokenizer = load_denoiser(self.denoiser), load_tokenizer(self.denoiser)
-        canvas = open_canvas(model, tokenizer, self.reaction).seeded(row_seeds(self.seed, [0]))
         schedulers = load_schedulers(self.schedulers, lambda name: load_scheduler(name, model, self.denoiser))
         label = label_tokens(tokenizer)
         about = traces.About(
             "reaction", self.denoiser, label, decoding=self.decoding.describe(), draw=draw_tokens(label)
         )
-        (trace,) = traces.record(
-            model, schedulers, canvas, about, self.decoding, problems=[self.reaction], alternatives=self.alternatives
-        )
-        drawn = self._draw_answers(model, next(iter(schedulers.values())), canvas, label)
+        canvases = {
+            text: open_canvas(model, tokenizer, text).seeded(row_seeds(self.seed, [0]))
+            for text in expand_range(self.reaction)
+        }
+        found: dict[str, Trace] = {}
+        for text, canvas in canvases.items():
+            recorded = traces.record(
+                model, schedulers, canvas, about, self.decoding, problems=[text], alternatives=self.alternatives
+            )
+            found[text] = recorded[0]
+        best = max(found, key=lambda text: _rank(found[text]))
+        drawn = self._draw_answers(model, next(iter(schedulers.values())), canvases[best], label)
         if self.out is not None:
-            atomic_write(self.out, viewer.page([trace], "Reaction").encode())
+            page = viewer.page(list(found.values()), "Reaction", start=list(found).index(best))
+            atomic_write(self.out, page.encode())
         if self.json:
-            answers = [_record(trace, one) for one in trace.trajectories]
-            record = {"reaction": self.reaction, "denoiser": self.denoiser, "answers": answers, "draws": drawn}
+            record = {"reaction": best, "denoiser": self.denoiser, "draws": drawn}
+            record["answers"] = [_record(found[best], one) for one in found[best].trajectories]
+            record["lengths"] = [_record(trace, trace.trajectories[0]) for trace in found.values()]
             sys.stdout.write(json_text.dumps(record) + "\n")
             return
-        for trajectory in trace.trajectories:
-            console.print(_summary(trace, trajectory), soft_wrap=True)
-        console.print(_reveals(trace, trace.trajectories[0]))
-        if drawn:
-            console.print(_answers(drawn))
+        if len(found) > 1:
+            console.print(_lengths(list(found.values())))
+        _show(found[best], drawn)
         if self.out is not None:
             console.print(f"wrote {self.out}; open it in a browser")
 
@@ -101,6 +109,14 @@ class React:
         tokens = unmask(model, scheduler, many, decoding, record=False).tokens
         counts = Counter(_canonical("".join(map(label, row))) for row in tokens.tolist())
         return [{"answer": text, "count": count, **_judge(text)} for text, count in counts.most_common()]
+
+
+def _show(trace: Trace, drawn: list[dict[str, Any]]) -> None:
+    for trajectory in trace.trajectories:
+        console.print(_summary(trace, trajectory), soft_wrap=True)
+    console.print(_reveals(trace, trace.trajectories[0]))
+    if drawn:
+        console.print(_answers(drawn))
 
 
 def _canonical(reaction: str) -> str:
@@ -142,6 +158,22 @@ def _reveal(trace: Trace, trajectory: TracedTrajectory, k: int) -> dict[str, Any
         "token": trace.labels[trajectory.tokens[position]],
         "alternatives": {trace.labels[token]: round(p, 6) for token, p in likely},
     }
+
+
+def _rank(trace: Trace) -> tuple[bool, bool, float]:
+    """Valid before invalid, conserved atoms before others, then log p per open token: a longer answer has a lower sum."""
+    record = _record(trace, trace.trajectories[0])
+    return record["valid"], record["conserved"], record["logp"] / max(1, len(record["reveals"]))
+
+
+def _lengths(found: list[Trace]) -> Table:
+    table = Table("open tokens", "answer", "valid", "atoms conserved", "log p per token", title="lengths")
+    for trace in found:
+        record = _record(trace, trace.trajectories[0])
+        valid, conserved, logp = _rank(trace)
+        words = ("yes" if mark else "no" for mark in (valid, conserved))
+        table.add_row(str(len(record["reveals"])), record["answer"], *words, f"{logp:.3f}")
+    return table
 
 
 def _summary(trace: Trace, trajectory: TracedTrajectory) -> str:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 ARROW = ">>"
 OPEN = "?"
-"""Stands for one open token in a reaction that a user types; ``?7`` for seven."""
+"""Stands for one open token in a reaction that a user types; ``?7`` for seven, ``?5..9`` for five to nine."""
+RANGE = re.compile(r"\?([0-9]+)\.\.([0-9]+)")
+MOST_LENGTHS = 30
 TOKEN = re.compile(
     r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?[0-9]*|>>|>|\*|\$|%[0-9]{2}|[0-9]"
 )
@@ -48,6 +50,17 @@ def tokenize(smiles: str) -> list[str]:
     raise ValueError(
         f"not a SMILES string: unknown character {smiles[place]!r} at position {place + 1} of {smiles[:80]!r}"
     )
+
+
+def expand_range(text: str) -> list[str]:
+    """A reaction for each length of its ``?5..9``; itself alone if it has none."""
+    found = RANGE.findall(text)
+    if not found:
+        return [text]
+    least, most = map(int, found[0])
+    if len(found) > 1 or not 1 <= least <= most < least + MOST_LENGTHS:
+        raise ValueError(f"expected one range of at most {MOST_LENGTHS} lengths, such as {OPEN}5..9, got {text[:80]!r}")
+    return [RANGE.sub(f"{OPEN}{count}", text) for count in range(least, most + 1)]
 
 
 def expand_open(tokens: Iterable[str]) -> list[str]:

@@ -64,9 +64,23 @@ def test_a_reaction_is_completed(command: Call, model: Path, tmp_path: Path) -> 
     assert code == 0 and "the order of confidence" in out and "whole answers" in out
 
 
+def test_an_unknown_length_is_tried_out(command: Call, model: Path, tmp_path: Path) -> None:
+    words = ("CO.CC(=O)O>>COC?2..4=O", "--denoiser", str(model), "--out", str(tmp_path / "r.html"))
+    code, out, err = command("react", *words, "--json")
+    assert code == 0, err
+    record = json.loads(out)
+    assert [len(one["reveals"]) for one in record["lengths"]] == [2, 3, 4]
+    keys = [(one["valid"], one["conserved"], one["logp"] / len(one["reveals"])) for one in record["lengths"]]
+    assert record["answers"][0]["answer"] == record["lengths"][keys.index(max(keys))]["answer"]
+    assert (tmp_path / "r.html").read_text().count('"unmask-trace"') >= 3
+    code, out, _ = command("react", *words)
+    assert code == 0 and "log p per token" in out
+
+
 @pytest.mark.parametrize(
     ("reaction", "message"),
     [
+        ("CO>>C?4..2", "one range of at most 30 lengths"),
         ("CO.CxC>>C?", "unknown character 'x' at position 5"),
         ("C1CO>>C?", "not a valid molecule: 'C1CO'"),
         ("CF>>C?", "does not know the token 'F'"),
@@ -114,7 +128,7 @@ def test_an_order_is_learned_and_ships_under_the_models_name(
     config = json.loads((named / "config.json").read_text())
     (named / "config.json").write_text(json.dumps(config | {"unmask_name": "tiny"}))
     monkeypatch.setattr(loading, "POLICIES", tmp_path / "shipped")
-    with pytest.raises(ValueError, match="no policy ships for the denoiser"):
+    with pytest.raises(ValueError, match="no policy sas ships for the denoiser"):
         loading.load_scheduler("sas", denoiser_name=str(named))
     shutil.copytree(tmp_path / "run" / "policy", tmp_path / "shipped" / "sas-tiny")
     assert evaluate(command, named, file, "--schedulers", "sas", "--limit", "3")["rows"][0]["scheduler"] == "sas"

@@ -108,7 +108,7 @@ def test_dtype_and_device_options_of_the_command(tmp_path: Path, command: Call) 
         (["--device", "cudaa"], "no device 'cudaa': expected auto, cpu, cuda, cuda:1, mps or spread"),
         (["--device", "meta"], "no device 'meta'"),
         (["--device", "xpu"], "there is no device 'xpu' here (Torch not compiled with XPU enabled): name another"),
-        (["--dtype", "int8"], "--dtype: expected one of float32, bfloat16, got 'int8'"),
+        (["--dtype", "int8"], "--dtype: expected one of float32, bfloat16, float16, got 'int8'"),
     ],
 )
 def test_unavailable_device_is_a_one_line_error(

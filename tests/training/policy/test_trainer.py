@@ -85,7 +85,7 @@ def test_a_part_of_a_pass_takes_a_part_of_the_decisions(monkeypatch: pytest.Monk
 
     def loss(_: Any, __: Any, rows: torch.Tensor, *___: Any) -> tuple[torch.Tensor, dict[str, float]]:
         taken.extend(rows.tolist())
-        zero = sum(p.sum() for p in policy.parameters()) * 0.0
+        zero = torch.stack([p.sum() for p in policy.parameters()]).sum() * 0.0
         return zero, {"loss": 0.0, "clip_fraction": 0.0, "kl": 0.0}
 
     monkeypatch.setattr("unmask.training.policy.learner.policy_loss", loss)

@@ -26,10 +26,10 @@ from unmask.evaluation.lm_eval.model import UnmaskLM
 from unmask.evaluation.lm_eval.samples import collect_samples, share_samples
 from unmask.evaluation.lm_eval.session import OnGeneration, OnSample, ScoredElsewhere, Session
 from unmask.evaluation.lm_eval.settings import LmEval
-from unmask.evaluation.lm_eval.tasks import MAIN_METRIC, load_task
+from unmask.evaluation.lm_eval.tasks import MAIN_METRIC, ScoredTask, load_task
 from unmask.evaluation.statistics import wilson
 from unmask.runs.atomic import atomic_write
-from unmask.runs.jsonable import to_jsonable
+from unmask.runs.jsonable import format_json, to_jsonable
 from unmask.runs.presets import list_presets, load_preset
 from unmask.runs.processes import count_processes, current_group
 from unmask.runs.run import Run
@@ -89,14 +89,17 @@ def run_lm_eval(
             return None
         results = {"task": config.task, "main": MAIN_METRIC[config.task], **found}
         results |= {"published": find_published(config), "source": config.source, "model": model.get_model_info()}
-        scored = [_score_line(sample, task.find_failure(sample)) for sample in results.pop("samples")]
-        results["scorer_failures"] = sum("error" in line for line in scored)
-        lines = (json.dumps(to_jsonable(line, finite=True)) + "\n" for line in scored)
-        atomic_write(run.folder / "scores.jsonl", "".join(lines).encode())
-        atomic_write(
-            run.folder / "results.json", (json.dumps(to_jsonable(results, finite=True), indent=2) + "\n").encode()
-        )
+        _write_scores(run.folder, task, results)
     return results
+
+
+def _write_scores(folder: Path, task: ScoredTask, results: dict[str, Any]) -> None:
+    """The samples of ``results`` as ``scores.jsonl``, a line each, and the rest as ``results.json``."""
+    scored = [_score_line(sample, task.find_failure(sample)) for sample in results.pop("samples")]
+    results["scorer_failures"] = sum("error" in line for line in scored)
+    lines = (json.dumps(to_jsonable(line, finite=True)) + "\n" for line in scored)
+    atomic_write(folder / "scores.jsonl", "".join(lines).encode())
+    atomic_write(folder / "results.json", format_json(to_jsonable(results, finite=True)))
 
 
 def find_published(config: LmEval) -> dict[str, float]:

@@ -189,8 +189,9 @@ def _to_cpu(trajectory: Trajectory) -> Trajectory:
             return {key: move(item) for key, item in value.items()}
         return value.cpu() if isinstance(value, Tensor) else value
 
-    states = None if trajectory.states is None else replace(trajectory.states, **move(vars(trajectory.states)))
-    return replace(trajectory, **{**move(vars(trajectory)), "states": states})
+    parts = {name: getattr(trajectory, name) for name in ("states", "revisions")}
+    parts = {name: None if part is None else replace(part, **move(vars(part))) for name, part in parts.items()}
+    return replace(trajectory, **{**move(vars(trajectory)), **parts})
 
 
 def _trace_row(

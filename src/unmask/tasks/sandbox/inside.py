@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-SHOWN = 2000
+SHOWN, MISSING = 2000, object()
 CONTAINERS: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 AS_TEXT: dict[str, Callable[[str], Any]] = {
     "int": lambda text: int(text, 16),  # in decimal it would take quadratic time, and Python refuses long ones
@@ -70,6 +70,18 @@ class Pipe:
 
 def encode(value: Any, refer: Callable[[Any], int]) -> Any:
     """Plain data as JSON; anything else as the number that ``refer`` gives it. A subclass of a plain type is its plain part."""
+    if isinstance(value, list):
+        return [encode(item, refer) for item in value]
+    if isinstance(value, dict):
+        return {"dict": [[encode(key, refer), encode(item, refer)] for key, item in value.items()]}
+    for name, kind in CONTAINERS.items():
+        if isinstance(value, kind):
+            return {name: [encode(item, refer) for item in value]}
+    scalar = _encode_scalar(value)
+    return {"object": refer(value)} if scalar is MISSING else scalar
+
+
+def _encode_scalar(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -80,19 +92,11 @@ def encode(value: Any, refer: Callable[[Any], int]) -> Any:
     if isinstance(value, float):
         number = float(value)
         return number if math.isfinite(number) else {"float": str(number)}
-    if isinstance(value, list):
-        return [encode(item, refer) for item in value]
-    if isinstance(value, dict):
-        return {"dict": [[encode(key, refer), encode(item, refer)] for key, item in value.items()]}
-    for name, kind in CONTAINERS.items():
-        if isinstance(value, kind):
-            return {name: [encode(item, refer) for item in value]}
     if isinstance(value, bytes | bytearray):
         return {"bytes" if isinstance(value, bytes) else "bytearray": value.hex()}
     name, module = type(value).__name__, type(value).__module__
-    if (module, name) in (("builtins", "complex"), ("decimal", "Decimal"), ("fractions", "Fraction")):
-        return {name: str(value)}
-    return {"object": refer(value)}
+    known = (module, name) in (("builtins", "complex"), ("decimal", "Decimal"), ("fractions", "Fraction"))
+    return {name: str(value)} if known else MISSING
 
 
 def decode(data: Any, find: Callable[[int], Any]) -> Any:

@@ -156,15 +156,16 @@ class Needs:
 
 @torch.no_grad()
 def preflight(denoiser: Any, policy: OrderPolicy, canvas: Canvas, config: PolicyTraining) -> Needs:
-    """From this process's canvases of the first step; one forward is timed."""
+    """From this process's canvases of the first step; one forward is timed, of each block where a denoiser has blocks."""
     device = torch.device(denoiser.device)
     policy.to(device)
     work = Work.of(canvas, denoiser.mask_id, replace(config, prompts=len(canvas.tokens)))
     some = canvas.rows(canvas.answer(denoiser.mask_id).sum(1).argsort(descending=True)[:TIMED]).to(device)
+    at_once = Decoding(pace=lambda view, keys, quota: view.eligible)
     for _ in range(2):  # the first time, memory is allocated and kernels are chosen
         began = time.perf_counter()
-        unmask(denoiser, policy, some, Decoding(steps=1), forced=True, observe=policy.observe)
-        seconds = (time.perf_counter() - began) / len(some.tokens)
+        path = unmask(denoiser, policy, some, at_once, forced=True, observe=policy.observe)
+        seconds = (time.perf_counter() - began) / path.denoiser_calls
     weights = list(denoiser.parameters())
     forwards = round(work.step_forwards)
     return Needs(

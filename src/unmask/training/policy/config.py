@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from unmask.decoding.options import Decoding
 from unmask.runs.names import did_you_mean
+from unmask.schedulers.policy import BASES
 
 FREE = ("terminal", "share", "speed")
 """Rewards of free-running rollouts: the tokens are the denoiser's own."""
@@ -70,6 +71,9 @@ class PolicyTraining:
     Every ``validate_every`` steps the policy decodes ``validate`` held-out problems, and the best policy is kept: by accuracy, or
     with ``select="nll"`` by the likelihood of the answers along its greedy orders, for tasks where no answer is ever exactly right.
 
+    ``race`` names heuristics that are validated before the first step. If no step is better than the best of them, that one is
+    kept: the policy without its network.
+
     ``at_once`` canvases are decoded together (at least the orders of one prompt): it bounds memory and changes nothing else.
     """
 
@@ -107,6 +111,7 @@ class PolicyTraining:
     teacher: str = ""
     warm_start: int = 0
     select: str = "accuracy"
+    race: tuple[str, ...] = ()
     at_once: int | None = None
     validate: int = 200
     validate_every: int = 20
@@ -121,18 +126,17 @@ class PolicyTraining:
         for name, value in vars(self).items():
             if isinstance(value, float) and math.isnan(value):
                 raise ValueError(f"{name} must be a number, got NaN")
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr must be a positive number, got {self.lr}")
-        if not 0 < self.mu < math.inf:
-            raise ValueError(f"mu must be a positive number of passes, got {self.mu}")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema must be in [0, 1), got {self.ema}")
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"decay must be in 0 .. 1, got {self.decay}")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
-        for name, known in CHOICES.items():
-            value = getattr(self, name)
+        for name, right, expected in (
+            ("lr", 0 < self.lr < math.inf, "a positive number"),
+            ("mu", 0 < self.mu < math.inf, "a positive number of passes"),
+            ("ema", 0 <= self.ema < 1, "in [0, 1)"),
+            ("decay", 0 <= self.decay <= 1, "in 0 .. 1"),
+            ("seed", 0 <= self.seed < 2**31, "in 0 .. 2**31 - 1"),
+        ):
+            if not right:
+                raise ValueError(f"{name} must be {expected}, got {getattr(self, name)}")
+        chosen = [(name, getattr(self, name), known) for name, known in CHOICES.items()]
+        for name, value, known in (*chosen, *(("race", name, tuple(BASES)) for name in self.race)):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}")
         self._check_combinations()

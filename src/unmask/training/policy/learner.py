@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.decisions import Rollout
 from unmask.training.policy.methods import Method, build_posterior
 from unmask.training.policy.objectives import Counts, countable, policy_loss
+
+KEPT = ("best_score", "heuristic", "denoiser_calls")
+"""What a checkpoint holds of a learner besides tensors."""
 
 
 class Learner:
@@ -40,6 +44,7 @@ class Learner:
         self.best = weights()
         self.average = weights() if config.ema else {}
         self.best_score, self.denoiser_calls = -1.0, 0
+        self.heuristic = ""
 
     def update_reference(self, step: int) -> None:
         if self.reference is not None and self.config.outer and step % self.config.outer == 0:
@@ -56,9 +61,23 @@ class Learner:
     def keep_if_better(self, score: float) -> None:
         """Remember the present weights if their validation is the best so far."""
         if score > self.best_score:
-            self.best_score = score
+            self.best_score, self.heuristic = score, ""
             for name, p in self.policy.named_parameters():
                 self.best[name].copy_(p.detach())
+
+    def keep_heuristic(self, scores: Mapping[str, float]) -> None:
+        """Remember the best of these heuristics if it is better than the policy."""
+        for name, score in scores.items():
+            if score > self.best_score:
+                self.best_score, self.heuristic = score, name
+
+    def use_best(self) -> None:
+        """The policy as it was best: with those weights, or without its network if a heuristic was better."""
+        self.policy.load_state_dict(self.best, strict=False)
+        if self.heuristic:
+            self.policy.config = replace(self.policy.config, residual=True, base=self.heuristic)
+            for parameter in self.policy.network.readout.parameters():
+                nn.init.zeros_(parameter)
 
     def update(self, method: Method, rollout: Rollout, step: int, processes: ProcessGroup) -> dict[str, float]:
         """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches.
@@ -126,8 +145,8 @@ class Learner:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a checkpoint holds: tensors, and what JSON can."""
         tensors, state = dump_optimizer(self.optimizer)
-        numbers = {"best_score": self.best_score, "denoiser_calls": self.denoiser_calls}
-        return tensors | self._tensors(), {"optimizer": state, **numbers}
+        known = {name: getattr(self, name) for name in KEPT}
+        return tensors | self._tensors(), {"optimizer": state, **known}
 
     def copy_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """:meth:`state` as it is now. A policy is small beside one rollout of its denoiser."""
@@ -149,5 +168,6 @@ class Learner:
             for name, tensor in self._tensors().items():
                 tensor.copy_(checkpoint.tensors[name])
             load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
-            self.best_score, self.denoiser_calls = (checkpoint.state[name] for name in ("best_score", "denoiser_calls"))
+            for name in KEPT:
+                setattr(self, name, checkpoint.state[name])
         return checkpoint.step

@@ -120,7 +120,7 @@ def _ends(denoiser: Denoiser, trajectory: Trajectory) -> dict[str, tuple[float, 
     """When the first end token is revealed in the rollouts, for the log."""
     if not denoiser.end_ids:
         return {}
-    return {"rollout_before_end": (float(share_before_end(trajectory, denoiser).sum()), len(trajectory.tokens))}
+    return {"rollout_before_end": (float(share_before_end(trajectory, denoiser).sum()), float(len(trajectory.tokens)))}
 
 
 def _statistics(

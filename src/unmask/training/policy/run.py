@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,17 @@ import torch
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import describe_source, load_denoiser
 from unmask.denoisers.placement import SPREAD, Placement, find_device, parse_dtype
-from unmask.runs.atomic import atomic_write
-from unmask.runs.jsonable import format_json, read_json
 from unmask.runs.presets import load_preset
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
-from unmask.schedulers.general import blocks_for
+from unmask.schedulers.general import General, blocks_for
 from unmask.schedulers.loading import describe_policy, load_scheduler
-from unmask.schedulers.policy import BASES, OrderPolicy, PolicyConfig
-from unmask.tasks.kinds import Data, GeneratedKind, find_preset
+from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.tasks.kinds import DEFAULT_PRESET, Data, GeneratedKind, find_kind, find_preset, require_kind
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import PolicyJob, share_prompts, train_policy, validate
-from unmask.training.policy.validation import score
+from unmask.training.policy.trainer import PolicyJob, share_prompts, train_policy
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,6 @@ class PolicyRun(Placement):
 
     ``validation`` selects the held-out problems: the clues of puzzles, a file of text, a split of a dataset.
     ``start`` names a policy (shipped, or a folder) to initialise the weights from; its configuration must be the same.
-    ``race``: heuristics that are validated first, the best of which becomes the policy's ``base``. The policy starts as that one,
-    and stays that one if no step makes it better.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -46,17 +41,25 @@ class PolicyRun(Placement):
     data: Data = field(default_factory=SudokuData)
     validation: str | None = None
     training: PolicyTraining = field(default_factory=PolicyTraining)
-    race: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if unknown := [name for name in self.race if name not in BASES]:
-            raise ValueError(f"race must name bases of policies ({', '.join(BASES)}), got {unknown[0]!r}")
         if self.policy.purpose != self.training.purpose:
             raise ValueError(
                 f"training.objective {self.training.objective!r} learns the purpose {self.training.purpose}: "
                 f"set policy.purpose to it, got {self.policy.purpose!r}"
             )
+
+
+def load_run(task: str | None = None, preset: str | None = None) -> PolicyRun:
+    """A preset, or the task's own; ``default`` is for every task."""
+    name = preset or find_preset(task)
+    config = load_preset(name, PolicyRun, "train")
+    if name == DEFAULT_PRESET:
+        return dataclasses.replace(config, data=find_kind(task or "sudoku")())
+    if task is not None:
+        require_kind(config.data, task)
+    return config
 
 
 def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
@@ -81,6 +84,7 @@ def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
         return OrderPolicy(complete)
     blocks = blocks_for(denoiser, config.width, config.n_layers, config.n_heads, config.states)
     policy = OrderPolicy(dataclasses.replace(complete, blocks=blocks.shape))
+    assert isinstance(policy.network, General)
     policy.network.blocks.load_state_dict(blocks.state_dict())
     return policy
 
@@ -136,46 +140,22 @@ def run_policy_training(
     processes.wait()
     run = Run(Path(folder))
     with run.work() if accelerator.is_main_process else contextlib.nullcontext():
+        torch.manual_seed(config.training.seed)
+        policy = build_policy(config.policy, denoiser, config.denoiser)
+        if config.start:
+            _copy_weights(policy, config.start, denoiser)
         held_out = source.held_out(config.training.validate, config.validation)
         validation = held_out.canvas(range(len(held_out)))
-        policy = _start_policy(config, denoiser)
         mine = source(0, config.training.prompts).rows(share_prompts(config.training, processes)[0])
         found = preflight(denoiser, policy, mine, config.training)
         needs(dataclasses.replace(found, processes=processes.size))
         found.require()
         verify, judge = held_out.verify, source.judge
-        job = PolicyJob(
-            denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator, verify, judge
-        )
-        if config.race:
-            base = _run_race(config.race, job, processes)
-            policy = _start_policy(
-                dataclasses.replace(config, policy=dataclasses.replace(config.policy, base=base)), denoiser
+        yield from train_policy(
+            PolicyJob(
+                denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator, verify, judge
             )
-            job = dataclasses.replace(job, policy=policy)
-        yield from train_policy(job)
-
-
-def _start_policy(config: PolicyRun, denoiser: Any) -> OrderPolicy:
-    """The policy before its first step."""
-    torch.manual_seed(config.training.seed)
-    policy = build_policy(config.policy, denoiser, config.denoiser)
-    if config.start:
-        _copy_weights(policy, config.start, denoiser)
-    return policy
-
-
-def _run_race(names: Sequence[str], job: PolicyJob, processes: ProcessGroup) -> str:
-    """The heuristic with the best validation, the first of equals; a resumed run has measured them before."""
-    assert job.run is not None
-    file = job.run.folder / "race.json"
-    measured = read_json(file) if file.exists() else {}
-    processes.wait()  # no process writes before all have looked
-    if not measured:
-        measured = {name: score(validate(job, load_scheduler(name), processes)) for name in names}
-        if processes.is_first:
-            atomic_write(file, format_json(measured))
-    return max(names, key=lambda name: measured[name])
+        )
 
 
 def train(
@@ -193,7 +173,7 @@ def train(
     The same as ``unmask train --task TASK --denoiser DENOISER --data DATA --out OUT``. ``out`` is the run's folder, by which
     ``generate`` and ``load_scheduler`` find the policy; ``on_step`` gets each step's record.
     """
-    config = load_preset(find_preset(task), PolicyRun, "train")
+    config = load_run(task)
     config = dataclasses.replace(config, denoiser=denoiser, data=config.data.with_file(str(data)), dtype=dtype)
     for record in run_policy_training(config, out, resume):
         on_step(record)

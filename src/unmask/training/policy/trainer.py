@@ -28,6 +28,7 @@ from unmask.runs.atomic import write_folder
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.runs.tensorboard import scalar_writer
+from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy
 from unmask.tasks.kinds import Judge
 from unmask.training.policy.config import PolicyTraining
@@ -80,8 +81,7 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     learner = Learner(policy, config, processes.accelerator.device)
     start, first = learner.restore(run, processes), {}
     if not start:
-        first = {f"start_{name}": value for name, value in validate(job, policy, processes).items()}
-        learner.best_score = score(first, "start_")
+        first = _validate_start(job, learner, processes)
     log = _open_log(run, start, processes)
     owned = run if processes.is_first else None
     for step in range(start, config.steps):
@@ -124,15 +124,25 @@ def _whole_step(
     return record | {"seconds": time.perf_counter() - began}
 
 
+def _validate_start(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> dict[str, float]:
+    """The policy before its first step, and the heuristics of the race."""
+    first = {f"start_{name}": value for name, value in validate(job, job.policy, processes).items()}
+    if job.config.purpose == "order":  # an untrained policy is a heuristic, an untrained head nothing
+        learner.best_score = score(first, "start_")
+    raced = {name: score(validate(job, load_scheduler(name), processes)) for name in job.config.race}
+    learner.keep_heuristic(raced)
+    return first | {f"race_{name}": value for name, value in raced.items()}
+
+
 def _finish(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> None:
     """Leave the best weights in the policy, and in the run's folder."""
     if job.validation is None:
         job.policy.load_state_dict(learner.average, strict=False)
     else:
-        job.policy.load_state_dict(learner.best, strict=False)
+        learner.use_best()
     if job.run is not None and processes.is_first:
         with write_folder(job.run.folder / "policy") as aside:
-            job.policy.save_pretrained(aside)
+            job.policy.save_pretrained(aside, config=job.policy.config)
     processes.wait()
 
 

@@ -1,0 +1,131 @@
+"""Heads: loaded by folder and for their purpose, rows apart; trained, and a resumed training equals an uninterrupted one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, View
+from unmask.denoisers.loading import load_denoiser
+from unmask.schedulers.heads import Doubt, LearnedPace
+from unmask.schedulers.heuristics import confidence
+from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.tasks.sudoku.source import SudokuData
+from unmask.tasks.sudoku.task import SudokuTask
+from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.run import PolicyRun, build_policy, run_policy_training
+
+NAME = "sudoku-4x4-imperfect"
+CANVAS = SudokuTask.generate(6, 4, "6-7", "test", 0).canvas(range(6))
+KINDS = {
+    "grid": {"kind": "grid", "width": 8},
+    "mlp": {"kind": "mlp", "width": 8},
+    "transformer": {"kind": "transformer", "width": 8, "n_layers": 1},
+    "hidden": {"kind": "hidden", "width": 8},
+}
+
+
+def head(purpose: str, **options: Any) -> OrderPolicy:
+    torch.manual_seed(0)
+    config = PolicyConfig(residual=False, purpose=purpose, **(options or KINDS["grid"]))
+    return build_policy(config, load_denoiser(NAME), NAME).requires_grad_(False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_do_not_depend_on_their_batch(kind: str) -> None:
+    """An untrained head doubts and paces at random, which moves plenty of tokens."""
+    denoiser, policies = load_denoiser(NAME), [head(purpose, **KINDS[kind]) for purpose in ("doubt", "pace")]
+    for decoding in (
+        Decoding(revision=Doubt(policies[0], 0.45, 1.0, 0.5)),
+        Decoding(pace=LearnedPace(policies[1], 0.5), block=7),
+    ):
+        whole = unmask(denoiser, confidence, CANVAS, decoding, record=False)
+        for row in range(3):
+            alone = unmask(denoiser, confidence, CANVAS.rows(slice(row, row + 1)), decoding, record=False)
+            n = int(alone.reveals[0])
+            assert torch.equal(whole.order[row, :n], alone.order[0, :n])
+            assert torch.equal(whole.tokens[row], alone.tokens[0])
+
+
+class Suspicious(OrderPolicy):
+    """Holds every fifth position to be wrong with probability 0.9, the others with 0.2."""
+
+    def __init__(self) -> None:
+        super().__init__(PolicyConfig(kind="mlp", width=4, vocab_size=5, length=16))
+
+    def observe(self, view: View) -> dict[str, Tensor]:
+        return {"tokens": view.tokens}
+
+    def score(self, seen: dict[str, Tensor]) -> Tensor:
+        fifth = torch.arange(seen["tokens"].shape[1]) % 5 == 0
+        return torch.where(fifth, 0.9, 0.2).logit().expand(seen["tokens"].shape)
+
+
+@pytest.mark.parametrize(("also", "others"), [(1.0, False), (0.2, True)])
+def test_a_doubt_takes_others_of_its_row_along(also: float, others: bool) -> None:
+    decoding = Decoding(revision=Doubt(Suspicious(), 0.5, also))
+    found = unmask(load_denoiser(NAME), confidence, CANVAS, decoding, record=False).revisions
+    assert found is not None
+    hidden = CANVAS.tokens == 0
+    first = found.step == hidden.sum(1)[found.row]  # the look at the complete board
+    taken = torch.zeros_like(hidden).index_put((found.row[first], found.position[first]), torch.tensor(True))
+    fifth = hidden & (torch.arange(16) % 5 == 0)
+    assert torch.equal(taken, hidden & fifth.any(1, keepdim=True) if others else fifth)
+
+
+def test_heads_are_loaded_by_folder_and_for_their_purpose(tmp_path: Path) -> None:
+    denoiser = load_denoiser(NAME)
+    for purpose in ("doubt", "pace"):
+        head(purpose).save_pretrained(tmp_path / purpose)
+    made = unmask(denoiser, confidence, CANVAS, Decoding(revision=Doubt(head("doubt"), 0.5, 1.0)))
+    named = unmask(denoiser, confidence, CANVAS, Decoding(revision=f"doubt:also=1:head={tmp_path / 'doubt'}"))
+    assert torch.equal(made.order, named.order)
+    paced = unmask(denoiser, confidence, CANVAS, Decoding(pace=f"learned:p=0.5:head={tmp_path / 'pace'}"))
+    assert paced.steps < made.steps
+    with pytest.raises(ValueError, match="another purpose: expected doubt, got pace"):
+        unmask(denoiser, confidence, CANVAS, Decoding(revision=f"doubt:head={tmp_path / 'pace'}"))
+    with pytest.raises(ValueError, match="another purpose: expected order, got doubt"):
+        load_scheduler(str(tmp_path / "doubt"), denoiser)
+    with pytest.raises(ValueError, match=f"no pace head 'pace-{NAME}': learn one with unmask train"):
+        unmask(denoiser, confidence, CANVAS, Decoding(pace="learned"))
+
+
+def test_a_learned_pace_reveals_what_is_final() -> None:
+    """A head that is sure of everything reveals all at once, one that is sure of nothing one position a step."""
+    denoiser, policy = load_denoiser(NAME), head("pace")
+    canvas = Canvas(CANVAS.tokens[:2])
+    for bias, steps in ((50.0, [1, 1]), (-50.0, (canvas.tokens == 0).sum(1).tolist())):
+        policy.network.readout.bias.data.fill_(bias)
+        trajectory = unmask(denoiser, confidence, canvas, Decoding(pace=LearnedPace(policy)))
+        assert (trajectory.step.amax(1) + 1).tolist() == steps
+
+
+@pytest.mark.parametrize("objective", ["doubt", "pace"])
+def test_training_lowers_the_loss_and_resumes(objective: str, tmp_path: Path) -> None:
+    run = PolicyRun(
+        denoiser=NAME,
+        policy=PolicyConfig(residual=False, purpose=objective, kind="grid", width=8, n_layers=2),
+        data=SudokuData(size=4, puzzles=64, clues="5-7"),
+        training=PolicyTraining(
+            steps=6, prompts=16, states=16, objective=objective, teacher="confidence", validate=8, save_every=2
+        ),
+    )
+    records = list(run_policy_training(run, tmp_path / "whole"))
+    assert records[-1]["loss"] < records[0]["loss"]
+    stopped = run_policy_training(run, tmp_path / "parts", stop=lambda: True)
+    assert len(list(stopped)) == 1
+    again = list(run_policy_training(run, tmp_path / "parts", resume=True))
+    assert [record["loss"] for record in again] == [record["loss"] for record in records[1:]]
+    whole, parts = (load_file(tmp_path / name / "policy" / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    with pytest.raises(ValueError, match=r"set policy\.purpose to it, got 'order'"):
+        replace(run, policy=PolicyConfig())
