@@ -34,9 +34,8 @@ def trained(folder: Path, threads: int = 1, hashing: str = "0") -> dict[str, obj
         timeout=280,
         capture_output=True,
     )
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for record in records:
-        del record["seconds"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    records = [{name: value for name, value in line.items() if "seconds" not in name} for line in lines]
     weights = (folder / "policy" / "model.safetensors").read_bytes()
     return {"weights": hashlib.sha256(weights).hexdigest(), "metrics": records}
 

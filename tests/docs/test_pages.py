@@ -32,8 +32,12 @@ def blocks(page: Path, *languages: str) -> list[str]:
     ]
 
 
+ELSEWHERE = {"engines.md": "its models run in other engines: tests/generation/test_engines.py"}
+"""Pages whose Python blocks are tested elsewhere."""
+
+
 def with_blocks(language: str) -> list[Any]:
-    return [pytest.param(page, id=page.name) for page in PAGES if blocks(page, language)]
+    return [pytest.param(page, id=page.name) for page in PAGES if page.name not in ELSEWHERE and blocks(page, language)]
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ from unmask_studies.tables import Table
 PER_RUN = 8
 PATIENCE = 120.0
 """Seconds after which a child that was left alone counts as hung."""
-TIMED = {"seconds", "samples_per_second"}
+TIMED = {"seconds", "denoiser_seconds", "update_seconds", "samples_per_second"}
 PROBLEMS = 8
 """Of the benchmark."""
 

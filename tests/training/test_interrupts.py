@@ -72,7 +72,10 @@ def test_a_policy_training_loses_only_the_step(
     list(run_policy_training(POLICY, tmp_path / "broken", resume=True))
     whole, broken = (load_file(tmp_path / run / "policy" / "model.safetensors") for run in ("whole", "broken"))
     assert all(torch.equal(whole[key], broken[key]) for key in whole)
-    numbers = [[{**r, "seconds": 0} for r in Run(tmp_path / run).metrics()] for run in ("whole", "broken")]
+    numbers = [
+        [{k: v for k, v in r.items() if "seconds" not in k} for r in Run(tmp_path / run).metrics()]
+        for run in ("whole", "broken")
+    ]
     assert numbers[0] == numbers[1]
 
 
