@@ -71,7 +71,11 @@ class Drafts:
         self.tokens = result.new_zeros(rows, limit, result.shape[1])
         self.place = result.new_full((rows, limit), -1)
         self.found: Float[Tensor, "n L D"] | None = None
-        self.depth, self.right = result.new_full((rows,), limit - 1), result.new_zeros(rows)
+        self.depth, self.right, self.made = (
+            result.new_full((rows,), limit - 1),
+            result.new_zeros(rows),
+            result.new_zeros(rows),
+        )
         # Of each row's last step: the canvas after it, the tokens drawn, where the others rank, how many it revealed and left.
         self.base, self.chosen, self.rank = (torch.zeros_like(result) for _ in range(3))
         self.left, self.hidden, self.count = result.new_zeros(rows), result.new_zeros(rows), result.new_ones(rows)
@@ -114,9 +118,12 @@ class Drafts:
         rows, missed = live.rows, torch.nonzero(~hit)[:, 0]
         # Twice as deep after a chain that was right to its end, else one deeper than it was right.
         right, depth = self.right[rows], self.depth[rows]
-        self.depth[rows] = torch.where(right >= depth, 2 * depth, right + 1).clamp(max=self.limit - 1)
+        self.depth[rows] = torch.where(right >= depth.minimum(self.made[rows]), 2 * depth, right + 1).clamp(
+            max=self.limit - 1
+        )
         canvases, can_come = self._canvases(rows)
         row, nth = torch.nonzero(can_come, as_tuple=True)
+        self.made[rows] = can_come.sum(1)
         owner = torch.cat([missed, row])
         states = forward(
             torch.cat([live.tokens[missed], canvases[row, nth]]),
