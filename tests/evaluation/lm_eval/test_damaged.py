@@ -18,7 +18,7 @@ from unmask.tasks.answers import extract_number, math_equal
 
 GOOD: dict[str, dict[str, Any]] = {
     "gsm8k": {"question": "q", "answer": "a\n#### 42"},
-    "mbpp": {"task_id": 11, "text": "t", "code": "def f(x): return x", "test_list": ["assert f(1) == 1"]},
+    "mbpp": {"task_id": 11, "text": "t", "code": "def f(x): return x", "test_list": ["assert f(1) == 1"] * 3},
     "math500": {"problem": "p", "solution": "\\boxed{1}", "answer": "1", "subject": "s", "level": 1, "unique_id": "u"},
     "ifeval": {"key": 1, "prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
     "humaneval": {
