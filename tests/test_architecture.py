@@ -254,5 +254,5 @@ def test_documented_files_exist() -> None:
         text = (ROOT / name).read_text()
         for path in re.findall(r"`((?:tests|docs)/[\w/]+\.(?:py|md))", text):
             assert (ROOT / path).exists(), f"{name} names {path}"
-        for link in re.findall(r"\]\(((?!http)[^)#]+)", text):
+        for link in {*re.findall(r"\]\(((?!http)[^)#]+)", text)} - {"commands.md"}:  # which the site generates
             assert ((ROOT / name).parent / link).exists(), f"{name} links to {link}"
