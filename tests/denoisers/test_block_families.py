@@ -321,7 +321,7 @@ def test_our_own_folders_hold_them(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["llada_moe", "llada2"])
 def test_experts_take_states_of_any_shape(family: str) -> None:
     """A policy that copies the last blocks gives them single positions."""
-    experts = ours(family).blocks[-1].ffn
+    experts: Any = ours(family).blocks[-1].ffn
     x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(experts(x).flatten(0, 1), experts(x.flatten(0, 1)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_trained_decoded_and_compared(study: LladaStudy, tmp_path: Path) -> None
         f"training {HIDDEN}",
         "all",
     ]
-    pieces = run_study(study, tmp_path / "study")
+    pieces: Any = run_study(study, tmp_path / "study")
     next(pieces)
     pieces.close()  # stopped after the first run
     done = list(run_study(study, tmp_path / "study", resume=True))

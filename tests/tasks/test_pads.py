@@ -105,6 +105,7 @@ def test_when_the_first_end_token_is_revealed() -> None:
     canvas = Arithmetic(count=3, length=40, pads="end")(0, 3)
     left = unmask(denoiser, lambda view: -view.index.float(), canvas, forced=True, record=False)
     share = share_before_end(left, denoiser)
+    assert canvas.region is not None
     for row in range(3):
         tokens = canvas.truth[row][canvas.region[row]].tolist()
         first = next(n for n, token in enumerate(tokens) if token in (*denoiser.end_ids, denoiser.pad_id))

@@ -8,6 +8,7 @@ matplotlib is slow to import: import this module only where something is drawn.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

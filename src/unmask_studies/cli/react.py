@@ -138,7 +138,7 @@ def _record(trace: Trace, trajectory: TracedTrajectory) -> dict[str, Any]:
         "scheduler": trajectory.scheduler,
         "answer": answer,
         **_judge(answer),
-        "logp": round(trajectory.total_logp, 6),
+        "logp": None if trajectory.total_logp is None else round(trajectory.total_logp, 6),
         "denoiser_calls": trajectory.denoiser_calls,
         "reveals": [_reveal(trace, trajectory, k) for k in range(len(trajectory.order))],
     }

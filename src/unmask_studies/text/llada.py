@@ -134,7 +134,7 @@ class LladaStudy(GridStudy, Placement):
         config = load_recipe(preset, steps=self.steps, denoiser=self.denoiser)
         task = "mbpp" if "mbpp" in preset else "gsm8k"
         file = folder / "runs" / f"{task}-train.jsonl"
-        data: Any = replace(config.data, file=str(file))  # pyright: ignore[reportCallIssue]
+        data = config.data.with_file(str(file))
         if self.limit is not None:
             training = replace(config.training, validate=min(config.training.validate, self.limit))
             config = replace(config, training=training)

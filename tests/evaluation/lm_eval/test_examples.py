@@ -41,7 +41,7 @@ def test_gsm8k(files: Path, command: Call) -> None:
     task = load_task("gsm8k", files, shots=2)
     for example, doc in zip(examples, GSM8K, strict=True):
         assert isinstance(example.prompt, str)
-        assert example.prompt.endswith(task.doc_to_text(doc))  # as the evaluation ends a prompt
+        assert example.prompt.endswith(str(task.doc_to_text(doc)))  # as the evaluation ends a prompt
         assert example.prompt.count("Question:") == 3  # two shots, neither of which is the problem itself
         assert example.prompt.count(doc["question"]) == 1
         assert example.completion == f" {doc['answer']}"

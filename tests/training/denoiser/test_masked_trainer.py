@@ -134,7 +134,7 @@ def test_learning_rate() -> None:
     assert rates[:10] == sorted(rates[:10]) and rates[10:] == sorted(rates[10:], reverse=True) and min(rates) > 0
     assert MaskedTraining(samples=10, batch=10, warmup=0.0).lr_at(0) == MaskedTraining().lr
     with pytest.raises(ValueError, match="weight: expected 'hidden' or 'elbo'"):
-        MaskedTraining(weight="sum")
+        MaskedTraining(weight="sum")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="at least one batch"):
         MaskedTraining(samples=3, batch=4)
 

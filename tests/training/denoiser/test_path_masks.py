@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,13 +25,13 @@ from unmask.training.denoiser.second_stage import SecondStage, run_rounds, run_s
 DATA = SudokuData(size=4, puzzles=6, clues="5-7")
 
 
-def setting(**options: object) -> tuple[Transformer, Canvas, PathMasks]:
+def setting(**options: Any) -> tuple[Transformer, Canvas, PathMasks]:
     denoiser = load_denoiser("sudoku-4x4")
     assert isinstance(denoiser, Transformer)
     canvas = replace(DATA, augment=False)(0, 6)
     masks = PathMasks(
         canvas, 0, lambda rows: draw_orders(denoiser, confidence, canvas.rows(rows)), random_share=0.0, **options
-    )  # pyright: ignore
+    )
     return denoiser, canvas, masks
 
 
