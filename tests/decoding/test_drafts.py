@@ -99,7 +99,7 @@ def test_drafts_beside_the_chain_follow_a_swap() -> None:
         return scores.scatter_add(1, best, torch.full_like(best, -1.5, dtype=scores.dtype)) if view.step % 2 else scores
 
     plain, drafted = assert_lossless(denoiser, swapping, Canvas(tokens), Decoding())
-    assert plain.steps == 12 and drafted.steps <= 5
+    assert plain.steps == 12 and drafted.steps <= 6
     assert drafted.denoiser_calls > plain.denoiser_calls
 
 
