@@ -86,7 +86,7 @@ def test_heads_are_loaded_by_folder_and_for_their_purpose(tmp_path: Path) -> Non
     denoiser = load_denoiser(NAME)
     for purpose in ("doubt", "pace"):
         head(purpose).save_pretrained(tmp_path / purpose)
-    made = unmask(denoiser, confidence, CANVAS, Decoding(revision=Doubt(head("doubt"), 0.5, 1.0)))
+    made = unmask(denoiser, confidence, CANVAS, Decoding(revision=Doubt(head("doubt"), also=1.0)))
     named = unmask(denoiser, confidence, CANVAS, Decoding(revision=f"doubt:also=1:head={tmp_path / 'doubt'}"))
     assert torch.equal(made.order, named.order)
     paced = unmask(denoiser, confidence, CANVAS, Decoding(pace=f"learned:p=0.5:head={tmp_path / 'pace'}"))

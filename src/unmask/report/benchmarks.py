@@ -7,19 +7,21 @@ settings that the number is of (``results.json`` says which numbers those are).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Measurement, Report, Versus, make_row
 from unmask.report.stored import parse
 from unmask.schedulers.loading import SCHEDULERS
 
 BASELINE = "confidence"
-PLAIN = ("allow", "none", None, False, 0, 0.0, 1.0)
-"""Values of decoding options that are not worth a word."""
+DEFAULTS = {option.name: option.default for option in fields(Decoding)}
+NAMED_APART = ("block", "steps", "pace", "end_floor", "stop_at_end")
+"""Decoding options that a name like 256-64 shows, and those that presets set for every task."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Benchmark:
         """L–B–T, as presets are named, and what else is not the default."""
         options = self.answers["decoding"]
         parts = [self.answers["length"], options["block"] or "any", *([options["steps"]] if options["steps"] else [])]
-        shown = ("block", "steps", "pace", "end_floor", "stop_at_end")
-        more = [f"{name} {value}" for name, value in options.items() if name not in shown and value not in PLAIN]
+        others = {name: value for name, value in options.items() if name not in NAMED_APART}
+        more = [f"{name} {value}" for name, value in others.items() if value != DEFAULTS.get(name)]
         pace = [options["pace"]] if options["pace"] != "top" else []
         return ", ".join(["-".join(map(str, parts)), *pace, *more])
 
