@@ -113,13 +113,13 @@ def traced(tmp_path: Path, n: int) -> list[Path]:
         replace(shown.trajectories[0], scheduler="confidence"),
         replace(shown.trajectories[1], scheduler="sas"),
     )
-    for nth in (
-        cases.group_by_outcome(order, base)["won"][1],
-        cases.group_by_outcome(order, base)["failed by both"][0],
-    ):
+    groups = cases.group_by_outcome(order, base)
+    given = next(place for place, token in enumerate(shown.prompt) if token != shown.mask_id)
+    for nth, outside in ((groups["won"][1], -1), (groups["failed by both"][0], given)):
         name = cases.problem_name(one.source, nth)
-        # Another block makes another problem of it.
-        mine = replace(shown, problem=name, denoiser="small", block=(nth,) * 16, trajectories=trajectories)
+        # Another region makes another problem of it.
+        block = tuple(-1 if place == outside else 0 for place in range(16))
+        mine = replace(shown, problem=name, denoiser="small", block=block, trajectories=trajectories)
         trace.write(mine, tmp_path / f"{nth + 1:04d}.json")
     return [tmp_path / "r.json", *sorted(tmp_path.glob("0*.json"))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +145,7 @@ def test_a_denoiser_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="10 tokens"):
         policy_of("grid").check(load_denoiser("sudoku-4x4"))
     with pytest.raises(ValueError, match="width 32"):
-        policy_of("hidden", hidden_width=32).check(DENOISER)
+        OrderPolicy(replace(policy_of("hidden").config, hidden_width=32)).check(DENOISER)
     assert policy_of("hidden").check(DENOISER) is not None
 
 
