@@ -42,7 +42,7 @@ Status = Literal["passed", "failed", "timeout", "memory", "files"]
 GUARD, INSIDE = Path(guard_script.__file__), Path(inside.__file__)
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 PACKAGES = ("site-packages", "dist-packages", "ensurepip")
-SAID = 8192
+LONGEST_REPORT = 8192
 """Bytes of a report that are kept."""
 LOOK = 0.02
 """Seconds between two looks at the clock and at the folder."""
@@ -114,18 +114,18 @@ def run_python(
         )
     began = time.monotonic()
     with ExitStack() as stack:
-        (asked, ask), (answered, answer), (ours, report) = (_pipe(stack) for _ in range(3))
+        (requests, ask), (replies, answer), (ours, report) = (_pipe(stack) for _ in range(3))
         folders = [tempfile.mkdtemp(prefix="unmask-sandbox-") for _ in range(2)]
         for folder in folders:
             stack.callback(_remove, folder)
         token = secrets.token_hex(16)
         start = partial(_start, token=token, limits=limits, confined=confined, report=report.fileno())
-        candidate = start(folders[0], program, "answer", [asked.fileno(), answer.fileno()])
+        candidate = start(folders[0], program, "answer", [requests.fileno(), answer.fileno()])
         stack.callback(_end, candidate)
         given = json.dumps({"tests": tests, "names": names})
-        examiner = start(folders[1], given, "examine", [answered.fileno(), ask.fileno(), report.fileno()])
+        examiner = start(folders[1], given, "examine", [replies.fileno(), ask.fileno(), report.fileno()])
         stack.callback(_end, examiner)
-        for end in (asked, ask, answered, answer, report):
+        for end in (requests, ask, replies, answer, report):
             end.close()
         text, ended = _listen(ours, folders, limits, began)
         if text.startswith(token):
@@ -213,13 +213,13 @@ def _is_other(entry: os.DirEntry[str], folder: str) -> bool:
 
 def _listen(report: FileIO, folders: list[str], limits: Limits, began: float) -> tuple[str, Status | None]:
     """What was reported until the tests' process ended, and why it had to be ended, if it had."""
-    said = b""
+    report_text = b""
     while True:
         if select.select([report], [], [], LOOK)[0]:
             part = report.read(65536)
-            said += part[: SAID - len(said)]
+            report_text += part[: LONGEST_REPORT - len(report_text)]
             if not part:
-                return said.decode("utf-8", "replace"), None
+                return report_text.decode("utf-8", "replace"), None
         elif time.monotonic() - began > limits.wall:
             return "", "timeout"
         elif any(_too_full(folder, limits) for folder in folders):
@@ -255,11 +255,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _judge(said: str, ended: Status | None, code: int) -> tuple[Status, str]:
+def _judge(report_text: str, ended: Status | None, code: int) -> tuple[Status, str]:
     if ended is not None:
         reasons = {"timeout": "it took too long", "files": "it wrote too much"}
         return ended, reasons[ended]
-    kind, _, reason = said.partition(":")
+    kind, _, reason = report_text.partition(":")
     if kind == "passed":
         return "passed", ""
     if kind in ("failed", "memory", "files"):

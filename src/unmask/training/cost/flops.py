@@ -150,7 +150,6 @@ def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) ->
             complete = replace(complete, blocks=blocks.shape)
         network = OrderPolicy(complete).train()  # in evaluation, a TransformerEncoder is one operator without a count
     seen = observation(policy, shape.width, vocabulary, length)
-    seen["real"] = seen["hidden"] = torch.ones(
-        1, length, dtype=torch.bool
-    )  # their values are read: no padding, all hidden
+    if policy.kind == "general":  # reads their values: no padding, all hidden
+        seen["real"] = seen["hidden"] = torch.ones(1, length, dtype=torch.bool)
     return sum(count_flops(lambda: network.score(seen)).values())
