@@ -41,6 +41,7 @@ def test_the_whole_of_it_is_the_papers() -> None:
     assert [key[0] for key in transferred] == ["mbpp-256-32", "mbpp-256-64", "mbpp-256-any"]
 
 
+@pytest.mark.slow
 def test_trained_decoded_and_compared(study: LladaStudy, tmp_path: Path) -> None:
     assert study.grid() == [("gsm8k-128-32", name) for name in ("confidence", ORDERS["gsm8k"], HIDDEN)]
     (planned,) = study.plan()

@@ -30,7 +30,7 @@ class Squares(GridStudy):
 
     log: Path
     stop_at: int = -1
-    shared: bool = False
+    reusable: bool = False
 
     def axes(self) -> Sequence[Iterable[str | int]]:
         return ["number"], range(3)
@@ -44,7 +44,7 @@ class Squares(GridStudy):
         return {"square": number**2}
 
     def identity(self, key: Key) -> Mapping[str, Any] | None:
-        return {"n": key[1]} if self.shared else None
+        return {"n": key[1]} if self.reusable else None
 
     def findings(self, results: Results) -> Findings:
         rows = [
@@ -63,8 +63,8 @@ def test_resume_computes_only_what_is_missing(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
     with pytest.raises(ValueError, match="resume"):
         list(run_study(study, tmp_path / "study"))
-    with pytest.raises(ValueError, match="another configuration: shared"):
-        list(run_study(replace(study, shared=True), tmp_path / "study", resume=True))
+    with pytest.raises(ValueError, match="another configuration: reusable"):
+        list(run_study(replace(study, reusable=True), tmp_path / "study", resume=True))
     seconds = [done.seconds for done in run_study(study, tmp_path / "study", resume=True)]
     assert seconds[:2] == [None, None] and seconds[2] is not None
     assert log.read_text().split() == ["0", "1", "2"]
@@ -92,10 +92,10 @@ def test_damaged_and_missing_results(tmp_path: Path) -> None:
 
 
 def test_results_are_reused_only_where_their_identity_is_the_same(tmp_path: Path) -> None:
-    run(Squares(tmp_path / "first", shared=True), tmp_path / "a")
-    run(Squares(tmp_path / "second", shared=True), tmp_path / "b", reuse=[tmp_path / "a"])
+    run(Squares(tmp_path / "first", reusable=True), tmp_path / "a")
+    run(Squares(tmp_path / "second", reusable=True), tmp_path / "b", reuse=[tmp_path / "a"])
     assert not (tmp_path / "second").exists()
-    run(Squares(tmp_path / "third", shared=False), tmp_path / "c", reuse=[tmp_path / "a"])
+    run(Squares(tmp_path / "third", reusable=False), tmp_path / "c", reuse=[tmp_path / "a"])
     assert len((tmp_path / "third").read_text().split()) == 3
     with pytest.raises(ValueError, match="expected a study's folder"):
         list(run_study(Squares(tmp_path / "log"), tmp_path / "d", reuse=[tmp_path]))

@@ -72,7 +72,7 @@ def _find_spans(attention: Bool[Tensor, "B L"]) -> Spans | None:
     place = torch.arange(attention.shape[1], device=attention.device)
     whole = ((place >= first[:, None]) & (place < (first + count)[:, None])) == attention
     found: dict[tuple[int, int], list[int]] = {}
-    for row, (start, length, solid) in enumerate(torch.stack([first, count, whole.all(1)], dim=1).tolist()):
+    for row, (start, length, solid) in enumerate(torch.stack([first, count, whole.all(1)], dim=1).cpu().tolist()):
         if not solid:
             return None
         found.setdefault((start, start + length), []).append(row)

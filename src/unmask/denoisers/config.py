@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields, replace
 from typing import Annotated, Literal
 
@@ -79,11 +80,14 @@ class TransformerConfig:
         """The width of a head."""
         return self.head_width or self.width // self.n_heads
 
-    def ffn_widths(self, taken: bool = False) -> list[int]:
-        """Of each layer, the width of all its SwiGLUs together, or only of those that a position takes."""
+    def ffn_widths(self, taken: bool = False) -> dict[int, int]:
+        """The width of all SwiGLUs of a layer together, or only of those that a position takes → how many layers have it."""
         e = self.experts
-        mixed = 0 if e is None else (e.top if taken else e.count) * e.ffn + e.shared_ffn
-        return [self.ffn if e is None or n in e.dense else mixed for n in range(self.n_layers)]
+        if e is None:
+            return {self.ffn: self.n_layers}
+        mixed = (e.top if taken else e.count) * e.ffn + e.shared_ffn
+        dense = sum(n < self.n_layers for n in {*e.dense})
+        return dict(Counter({self.ffn: dense}) + Counter({mixed: self.n_layers - dense}))
 
     @property
     def least_weights(self) -> int:
@@ -91,7 +95,8 @@ class TransformerConfig:
         places = self.max_length if self.positions == "learned" else 0
         head = 0 if self.tied_head else self.head_rows or self.vocab_size
         inner = self.n_heads * self.inner_width
-        return self.width * (self.vocab_size + places + head + self.n_layers * 2 * inner + 3 * sum(self.ffn_widths()))
+        ffn = sum(width * layers for width, layers in self.ffn_widths().items())
+        return self.width * (self.vocab_size + places + head + self.n_layers * 2 * inner + 3 * ffn)
 
     def of_blocks(self, count: int) -> TransformerConfig:
         """The last ``count`` blocks by themselves, without embeddings and head. Learned positions are added below them."""

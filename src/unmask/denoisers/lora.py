@@ -47,11 +47,12 @@ def add_lora(denoiser: Tunable, rank: int, alpha: float, targets: Sequence[str] 
         r=rank, lora_alpha=alpha, target_modules=chosen, exclude_modules=_outside(denoiser), lora_dropout=0.0
     )
     peft.inject_adapter_in_model(config, denoiser, adapter_name=NAME)
+    for name, module in denoiser.named_modules():
+        if ".lora_" in name and isinstance(module, nn.Linear):
+            module.weight = nn.Parameter(module.weight.detach().float())  # whatever the denoiser is
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in denoiser.named_parameters():
         parameter.requires_grad_(".lora_" in name)
-        if ".lora_" in name:
-            parameter.data = parameter.data.float()
         if ".lora_A." in name:
             drawn = torch.randn(parameter.shape, generator=generator) / parameter.shape[1] ** 0.5
             parameter.data.copy_(drawn)

@@ -38,6 +38,7 @@ def cpu_lines() -> list[str]:
     return block[1].strip().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(2))
 def test_the_documented_line_with_two_processes_and_one_prompt(number: int, tmp_path: Path) -> None:
     """More processes than prompts, too."""

@@ -85,7 +85,7 @@ def _trunk_flops(config: TransformerConfig, length: int) -> Counter[str]:
     """By operator. Of a mixture, the experts that a position takes count, and the router."""
     tokens = torch.empty(1, length, dtype=torch.long, device="meta")
     total = Counter(router=2 * length * _router_weights(config))
-    for ffn, layers in Counter(config.ffn_widths(taken=True)).items():
+    for ffn, layers in config.ffn_widths(taken=True).items():
         counts = count_flops(lambda ffn=ffn: _one_layer(config, ffn).hidden(tokens))
         total.update({operator: layers * flops for operator, flops in counts.items()})
     return total
@@ -118,7 +118,7 @@ def parameters(config: TransformerConfig) -> int:
     """Weights of the whole denoiser."""
     count = lambda module: sum(p.numel() for p in module.parameters())  # noqa: E731
     whole = _one_layer(config, 1)
-    blocks = sum(n * count(_one_layer(config, ffn).blocks) for ffn, n in Counter(config.ffn_widths()).items())
+    blocks = sum(n * count(_one_layer(config, ffn).blocks) for ffn, n in config.ffn_widths().items())
     return count(whole) - count(whole.blocks) + blocks + _router_weights(config, biases=True)
 
 
@@ -150,6 +150,6 @@ def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) ->
             complete = replace(complete, blocks=blocks.shape)
         network = OrderPolicy(complete).train()  # in evaluation, a TransformerEncoder is one operator without a count
     seen = observation(policy, shape.width, vocabulary, length)
-    if policy.kind == "general":  # reads their values: no padding, all hidden
+    if policy.kind != "grid":  # the others read their values: no padding, all hidden
         seen["real"] = seen["hidden"] = torch.ones(1, length, dtype=torch.bool)
     return sum(count_flops(lambda: network.score(seen)).values())
