@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from support.families import LLADA
 from unmask.assets import MODELS, POLICIES
 from unmask.denoisers import checkpoint, loading, lora, masked_lm
 from unmask.denoisers.loading import load_denoiser
@@ -50,26 +51,15 @@ def test_own_denoisers(changes: dict[str, Any], tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "changes", [{"n_layers": 60_000, "d_model": 2, "n_heads": 1, "mlp_hidden_size": 1}, {"vocab_size": 2 * 10**9}]
+    "changes",
+    [
+        {"n_layers": 60_000, "d_model": 2, "n_heads": 1, "n_kv_heads": 1, "mlp_hidden_size": 1},
+        {"vocab_size": 2 * 10**9},
+    ],
 )
 def test_families(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = {
-        "architectures": ["LLaDAModelLM"],
-        "block_type": "llama",
-        "activation_type": "silu",
-        "layer_norm_type": "rms",
-        "rope": True,
-        "d_model": 8,
-        "n_heads": 2,
-        "n_layers": 1,
-        "mlp_hidden_size": 12,
-        "vocab_size": 10,
-        "mask_token_id": 9,
-        "max_sequence_length": 32,
-        "weight_tying": False,
-    }
-    (tmp_path / "config.json").write_text(json.dumps({**stored, **changes}))
-    save_file({"model.transformer.wte.weight": torch.zeros(10, 8)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({**LLADA, **changes}))
+    save_file({"model.transformer.wte.weight": torch.zeros(32, 16)}, tmp_path / "model.safetensors")
     refuse_building(monkeypatch, loading, "Transformer")
     with pytest.raises(ValueError, match="does not fit its configuration"):
         load_denoiser(tmp_path)
