@@ -30,7 +30,7 @@ FREE = ("terminal", "share", "speed")
 HEADS = ("doubt", "pace")
 """Objectives of heads, which answer a question about each token instead of ordering them."""
 CHOICES = {
-    "objective": ("grpo", "bernoulli", "ranking", "imitation", "variational", *HEADS),
+    "objective": ("grpo", "regression", "bernoulli", "ranking", "imitation", "variational", *HEADS),
     "advantage": ("trajectory", "reward_to_go", "all_action", "critic"),
     "reward": ("self_aware", "hybrid", *FREE),
     "reference": ("policy", "confidence"),
@@ -50,9 +50,12 @@ class PolicyTraining:
     fastest). ``ema`` is the decay of the averaged weights, which are validated and kept (0: no average). ``decoding`` has the
     ``block`` and the ``steps`` of the rollouts: semi-autoregressive and parallel decoding.
 
-    ``objective``: grpo (clipped, Eq. grpo_objective), bernoulli (a coin per position), ranking (by the margin of the truth),
-    imitation (of the teacher), variational (LO-ARM's posterior), or a head's: doubt (is a revealed token wrong?) and pace (is the
-    likeliest token final?), both by cross-entropy on the teacher's free-running decodings.
+    ``objective``: grpo (clipped, Eq. grpo_objective), regression (the score, read as a logit, is fitted to p_θ(x*_i | s) of every
+    hidden position of every visited state, so that the greedy policy reveals what it expects to be right), bernoulli (a coin per
+    position), ranking (by the margin of the truth), imitation (of the teacher), variational (LO-ARM's posterior), or a head's:
+    doubt (is a revealed token wrong?) and pace (is the likeliest token final?), both by cross-entropy on the teacher's
+    free-running decodings. ``rollout_temperature`` replaces the policy's own while orders are drawn: a low one visits the states
+    that greedy decoding visits, where the wrong decisions are. It goes with objectives that do not weigh the draw.
 
     ``advantage``: trajectory (the paper's), reward_to_go, all_action or critic. ``future`` weighs the sampled future in all_action;
     ``decay`` discounts later steps in critic; ``normalise`` divides by the group's standard deviation, at least ``std_floor``.
@@ -63,9 +66,8 @@ class PolicyTraining:
     constant, and tokens that no context determines (such as a choice of words) do not count against a position.
 
     ``epsilon`` clips the ratio; ``beta`` weighs the KL to the ``reference``: "confidence", or "policy", the initial policy, updated
-    every ``outer`` steps (0: never); ``entropy`` weighs a bonus. ``correctness`` adds dense supervision: the score, read as a
-    logit, is regressed on p_θ(x*_i | s) for every hidden position of every visited state; with ``relative`` on
-    min(1, p_θ(x*_i | s) / p_θ(x*_i | x*_∖i)).
+    every ``outer`` steps (0: never); ``entropy`` weighs a bonus. ``correctness`` adds the regression to another objective, with
+    this weight. With ``relative`` its target is min(1, p_θ(x*_i | s) / p_θ(x*_i | x*_∖i)).
 
     ``teacher`` names a scheduler to imitate in the first ``warm_start`` steps; with ``behaviour="teacher"`` it draws all rollouts.
     Every ``validate_every`` steps the policy decodes ``validate`` held-out problems, and the best policy is kept: by accuracy, or
@@ -91,6 +93,7 @@ class PolicyTraining:
     clip: float = 1.0
     mixed_precision: str = "no"
     objective: str = "grpo"
+    rollout_temperature: float | None = None
     advantage: str = "all_action"
     normalise: bool = True
     reward: str = "self_aware"
@@ -131,6 +134,7 @@ class PolicyTraining:
             ("mu", 0 < self.mu < math.inf, "a positive number of passes"),
             ("ema", 0 <= self.ema < 1, "in [0, 1)"),
             ("decay", 0 <= self.decay <= 1, "in 0 .. 1"),
+            ("rollout_temperature", 0 <= (self.rollout_temperature or 0.0) < math.inf, "a number, 0 or more"),
             ("seed", 0 <= self.seed < 2**31, "in 0 .. 2**31 - 1"),
         ):
             if not right:
@@ -170,8 +174,12 @@ class PolicyTraining:
             f"reward speed pays for fewer steps, which only objective bernoulli can choose, {got}",
         )
         yield (
-            self.objective in ("ranking", "variational") and self.free,
+            self.objective in ("regression", "ranking", "variational") and self.free,
             f"objective {self.objective} needs the truth's prices: reward must be self_aware, {got}",
+        )
+        yield (
+            self.objective == "regression" and self.correctness > 0,
+            f"objective regression is what correctness adds to another one: leave correctness at 0, {got}",
         )
 
     def _rollout_rules(self) -> Iterator[tuple[bool, str]]:
@@ -188,11 +196,16 @@ class PolicyTraining:
             "a teacher is for warm_start, imitation, heads and behaviour='teacher' and required by them, "
             f"got teacher {self.teacher!r}, warm_start {self.warm_start}, behaviour {self.behaviour!r}",
         )
-        off_policy = self.objective in ("imitation", "ranking") or (self.prices_all and self.future == 0)
+        off_policy = self.objective in ("regression", "imitation", "ranking") or (self.prices_all and self.future == 0)
         yield (
             self.behaviour == "teacher" and not off_policy,
-            "a teacher's rollouts do not show the policy's own future: behaviour='teacher' goes with imitation, "
-            "ranking, or all_action with future = 0",
+            "a teacher's rollouts do not show the policy's own future: behaviour='teacher' goes with regression, "
+            "imitation, ranking, or all_action with future = 0",
+        )
+        yield (
+            self.rollout_temperature is not None and not off_policy,
+            f"objective {self.objective} weighs the draw by the policy's own temperature: rollout_temperature goes with "
+            "regression, ranking, or all_action with future = 0",
         )
         yield (
             self.decoding != _rollout_options(self.decoding),
@@ -212,8 +225,13 @@ class PolicyTraining:
     @property
     def compares_rollouts(self) -> bool:
         """Does a decision's advantage depend on the other rollouts of its group?"""
-        judged = self.objective not in ("ranking", "imitation", *HEADS)
+        judged = self.objective not in ("regression", "ranking", "imitation", *HEADS)
         return judged and not self.prices_all and self.advantage != "critic"
+
+    @property
+    def regression_weight(self) -> float:
+        """Of the cross-entropy between scores and the truth's prices."""
+        return 1.0 if self.objective == "regression" else self.correctness
 
     @property
     def purpose(self) -> str:

@@ -85,10 +85,11 @@ class Method:
 
     @property
     def decoding(self) -> Decoding:
-        temperature = self.policy.config.temperature if self.teacher is None else 0.0
+        own, drawn = self.policy.config.temperature, self.config.rollout_temperature
+        temperature = own if drawn is None else drawn
         return replace(
             self.config.decoding,
-            order_temperature=temperature,
+            order_temperature=temperature if self.teacher is None else 0.0,
             share=self.config.decoding.share or self.config.group > 1,
         )
 
@@ -131,6 +132,15 @@ class AllAction(Method):
     def objective(self, batch: Batch) -> Value:
         value, clipped = super().objective(batch)
         return self.config.future * value + grpo.expected_reward(batch.logv, batch.rollout.reward[batch.rows]), clipped
+
+
+@dataclass(frozen=True)
+class Regression(Method):
+    """The scores learn the price of the truth at every hidden position; no draw is rewarded."""
+
+    def objective(self, batch: Batch) -> Value:
+        value = torch.zeros(len(batch.rows), device=batch.scores.device)  # the loss is that of ``regression_weight``
+        return value, torch.zeros_like(value)
 
 
 @dataclass(frozen=True)
@@ -297,6 +307,7 @@ def decode_with(learned: Scheduler, teacher: Scheduler | None) -> tuple[Schedule
 
 METHODS = {
     "grpo": Method,
+    "regression": Regression,
     "imitation": Imitation,
     "ranking": WhereToUnmask,
     "bernoulli": Jazbec,

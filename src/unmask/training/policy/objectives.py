@@ -1,4 +1,4 @@
-"""The loss of a minibatch of decisions: the method's objective, KL to the reference, entropy, correctness.
+"""The loss of a minibatch of decisions: the method's objective, KL to the reference, entropy, regression.
 
 ``s`` decisions, ``L`` positions. Terms are sums over decisions divided by the minibatch's counts (:class:`Counts`), so a minibatch
 may be split into parts, over time or over processes, and the gradients of the parts add up to its own.
@@ -59,11 +59,11 @@ def policy_loss(
         loss = loss + config.beta * divergence
     if config.entropy:
         loss = loss - config.entropy * grpo.entropy(logv).sum() / counts.decisions
-    if config.correctness:
+    if config.regression_weight:
         hidden = seen["hidden"]
         truth = rollout.reward[rows][hidden].exp().clamp(max=1.0)
         regression = F.binary_cross_entropy_with_logits(scores[hidden], truth, reduction="sum")
-        loss = loss + config.correctness * regression / counts.hidden
+        loss = loss + config.regression_weight * regression / counts.hidden
     clip_fraction = clipped.sum() / counts.decisions
     return loss, {"loss": loss.item(), "clip_fraction": clip_fraction.item(), "kl": divergence.item()}
 

@@ -1,0 +1,109 @@
+"""The objective of the default recipe: scores learn the price of the truth in the states that greedy orders visit."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from support.trainings import DATA, TRAINING, small
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas
+from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.methods import choose_method
+from unmask.training.policy.objectives import policy_loss
+from unmask.training.policy.rollout import collect
+from unmask.training.policy.trainer import PolicyJob, train_policy
+
+REGRESSION = dataclasses.replace(
+    TRAINING, steps=2, group=1, correctness=0.0, objective="regression", rollout_temperature=0.0
+)
+
+
+def test_the_loss_is_the_cross_entropy_of_every_hidden_position() -> None:
+    denoiser, policy = small()
+    torch.nn.init.normal_(policy.network.readout.weight, generator=torch.Generator().manual_seed(3))
+    method = choose_method(REGRESSION, policy)
+    rollout = collect(denoiser, method, DATA(0, 4), torch.arange(4))
+    rows = torch.arange(len(rollout))
+    seen = rollout.observed(rows)
+    total, count = 0.0, 0
+    for score, price, hidden in zip(policy.score(seen), rollout.reward[rows].exp(), seen["hidden"], strict=True):
+        for u, p in zip(score[hidden].tolist(), price[hidden].tolist(), strict=True):
+            total -= p * math.log(1 / (1 + math.exp(-u))) + (1 - p) * math.log(1 / (1 + math.exp(u)))
+            count += 1
+    loss, stats = policy_loss(method, rollout, rows)
+    assert count > 100
+    assert loss.item() == pytest.approx(total / count, rel=1e-4)
+    assert stats["clip_fraction"] == 0.0
+
+
+def test_rollouts_of_temperature_zero_follow_the_greedy_order() -> None:
+    denoiser, policy = small()
+    torch.nn.init.normal_(policy.network.readout.weight, generator=torch.Generator().manual_seed(3))
+    canvas = DATA(0, 4)
+    greedy = unmask(denoiser, policy, canvas, Decoding(), forced=True)
+    first = [order[order >= 0].tolist() for order in greedy.order]
+    for temperature, equal in ((0.0, True), (5.0, False)):
+        config = dataclasses.replace(REGRESSION, rollout_temperature=temperature)
+        rollout = collect(denoiser, choose_method(config, policy), canvas, torch.arange(4))
+        rest = [order[:-1] for order in first]  # the last position is no decision
+        assert (rollout.chosen.tolist() == [one for order in rest for one in order]) == equal
+
+
+def test_groups_without_spread_are_learned_from() -> None:
+    """Two greedy orders of one prompt are equal: there is nothing to compare, and still something to learn."""
+    denoiser, policy = small()
+    start = {name: p.detach().clone() for name, p in policy.named_parameters()}
+    records = list(train_policy(PolicyJob(denoiser, policy, DATA, dataclasses.replace(REGRESSION, group=2))))
+    assert records[0]["dead_groups"] == 0
+    assert any(not torch.equal(p, start[name]) for name, p in policy.named_parameters())
+
+
+def test_a_sure_and_wrong_position_is_learned_to_wait() -> None:
+    """Position 0 is sure of a wrong token until position 1 is known; confidence begins there, the learned order does not."""
+
+    class Overconfident:
+        mask_id, pad_id, end_ids, forbidden_ids, forwarded = 0, None, (), (0,), 0
+
+        def hidden(self, tokens: torch.Tensor, attention: torch.Tensor | None = None) -> torch.Tensor:
+            self.forwarded += len(tokens)
+            known = (tokens[:, 1] != 0).float()
+            logits = torch.zeros(len(tokens), 2, 3)
+            logits[:, 0, 1] = 8.0 * known
+            logits[:, 0, 2] = 4.0 * (1 - known)
+            logits[:, 1, 2] = 2.0
+            return logits
+
+        def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+            return hidden
+
+    def source(step: int, batch: int) -> Canvas:
+        return Canvas(tokens=torch.zeros(batch, 2, dtype=torch.long), target=torch.tensor([[1, 2]]).expand(batch, -1))
+
+    torch.manual_seed(0)
+    policy = OrderPolicy(PolicyConfig(kind="mlp", width=8, length=2, vocab_size=3))
+    decode = lambda: unmask(Overconfident(), policy, source(0, 1), Decoding()).tokens.tolist()  # noqa: E731
+    assert decode() == [[2, 2]]
+    config = PolicyTraining(steps=40, prompts=8, objective="regression", rollout_temperature=0.0, lr=2e-2, states=64)
+    list(train_policy(PolicyJob(Overconfident(), policy, source, config)))
+    assert decode() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"correctness": 0.5}, "leave correctness at 0"),
+        ({"reward": "terminal", "advantage": "trajectory"}, "self_aware"),
+        ({"objective": "grpo"}, "rollout_temperature goes with"),
+        ({"rollout_temperature": -1.0}, "rollout_temperature must be"),
+        ({"rollout_temperature": math.nan}, "NaN"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(REGRESSION, **change)
