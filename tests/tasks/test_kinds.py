@@ -20,6 +20,7 @@ from unmask.tasks.kinds import (
     find_kind,
     find_preset,
 )
+from unmask.tasks.sudoku.source import SudokuData
 
 PLUGIN = '''
 from dataclasses import dataclass, replace
@@ -121,3 +122,11 @@ def test_errors_name_the_nearest_task_and_the_missing_option() -> None:
     assert find_preset("code") == DEFAULT_PRESET
     with pytest.raises(ValueError, match="text is read from a file: name it with --data"):
         evaluation_set("text", "sudoku-4x4", EvaluationRequest())
+
+
+def test_problems_to_learn_from_fit_the_denoiser() -> None:
+    data = find_kind("sudoku").for_training("sudoku-4x4")
+    assert isinstance(data, SudokuData)
+    assert data.size == 4
+    with pytest.raises(ValueError, match="name another --task"):
+        find_kind("sudoku").for_training("arithmetic")

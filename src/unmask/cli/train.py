@@ -45,7 +45,7 @@ class Train:
         preset, task = find_option(words, "--preset"), find_option(words, "--task")
         if task is not None:
             find_kind(task)
-        config = load_run(task, preset)
+        config = load_run(task, preset, find_option(words, "--denoiser"))
         return with_config(cls, config)
 
     def run(self) -> None:

@@ -133,10 +133,9 @@ class MaskedLM(nn.Module):
         return x.to(hidden.device)
 
     def last_blocks(self, count: int) -> MaskedLMBlocks:
-        """A copy of the last ``count`` layers. Where layers share their weights (ALBERT), they do in the copy."""
+        """A copy of the last ``count`` layers, or of all. Where layers share their weights (ALBERT), they do in the copy."""
         stored = self.model.config
-        if count > stored.num_hidden_layers:
-            raise ValueError(f"the denoiser has {stored.num_hidden_layers} blocks, {count} of them cannot be copied")
+        count = min(count, stored.num_hidden_layers)
         # No dropout: the policy that draws must be the policy that learns.
         dropout = {name: 0.0 for name, value in vars(stored).items() if "dropout" in name and isinstance(value, float)}
         shape = {**stored.to_diff_dict(), "model_type": stored.model_type, "num_hidden_layers": count, **dropout}

@@ -231,9 +231,8 @@ class Transformer(nn.Module):
         return torch.where(moved[..., None], x.roll(1, dims=1), x)
 
     def last_blocks(self, count: int) -> Blocks:
-        """A copy of the last ``count`` blocks."""
-        if count > self.config.n_layers:
-            raise ValueError(f"the denoiser has {self.config.n_layers} blocks, {count} of them cannot be copied")
+        """A copy of the last ``count`` blocks, or of all if there are fewer."""
+        count = min(count, self.config.n_layers)
         copied = Blocks(self.config.of_blocks(count))
         copied.blocks.load_state_dict(self.blocks[-count:].state_dict())
         return copied

@@ -112,6 +112,11 @@ class TaskKind(ABC):
         """The fields that the denoiser decides."""
         return {}
 
+    @classmethod
+    def for_training(cls, denoiser: str) -> TaskKind:
+        """Problems to learn an order from, for the denoiser of that name."""
+        return cls()
+
     @property
     def problem_count(self) -> int | None:
         """How many problems there are to train on, where the configuration says so."""

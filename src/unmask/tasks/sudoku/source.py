@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser
+from unmask.denoisers.loading import load_denoiser
 from unmask.tasks.kinds import EvaluationRequest, EvaluationSet, GeneratedKind
 from unmask.tasks.sudoku.generate import DEFAULT_CLUES, HISTOGRAMS, clue_table, generate
 from unmask.tasks.sudoku.grid import grid
@@ -22,6 +23,8 @@ from unmask.tasks.sudoku.task import SudokuTask
 
 PATIENCE = 200
 """Puzzles looked at for each one wanted, before a split is found to be too small."""
+TRAINING_CLUES = {9: "26-42"}
+"""Clues of the puzzles to learn an order from, where they are not those of :data:`DEFAULT_CLUES`."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,12 @@ class SudokuData(GeneratedKind):
     def fit(cls, denoiser: Denoiser, name: str) -> dict[str, Any]:
         return {"size": board_size(denoiser, name)}
 
+    @classmethod
+    def for_training(cls, denoiser: str) -> SudokuData:
+        """Puzzles of the denoiser's size. Those with many clues are solved in any order: there is nothing to learn from them."""
+        size = board_size(load_denoiser(denoiser), denoiser)
+        return cls(size=size, clues=TRAINING_CLUES.get(size))
+
     def evaluation(self, denoiser: Denoiser, name: str, request: EvaluationRequest) -> EvaluationSet:
         """The puzzles of a CSV file, or generated ones of the denoiser's size."""
         size = board_size(denoiser, name)
@@ -165,5 +174,8 @@ def board_size(denoiser: Any, name: str) -> int:
     """The size n of the n x n boards that a denoiser fills."""
     size = round(denoiser.config.max_length**0.5)
     if (denoiser.config.max_length, denoiser.config.vocab_size, denoiser.mask_id) != (size * size, size + 1, 0):
-        raise ValueError(f"{name} is not a denoiser of Sudoku boards: expected digits 1..n, and 0 for a hidden cell")
+        raise ValueError(
+            f"{name} is not a denoiser of Sudoku boards: expected digits 1..n, and 0 for a hidden cell; "
+            "name another --task, or a denoiser of boards"
+        )
     return size

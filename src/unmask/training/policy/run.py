@@ -51,12 +51,13 @@ class PolicyRun(Placement):
             )
 
 
-def load_run(task: str | None = None, preset: str | None = None) -> PolicyRun:
-    """A preset, or the task's own; ``default`` is for every task."""
+def load_run(task: str | None = None, preset: str | None = None, denoiser: str | None = None) -> PolicyRun:
+    """A preset, or the task's own; ``default`` is for every task, with problems that fit the ``denoiser``."""
     name = preset or find_preset(task)
     config = load_preset(name, PolicyRun, "train")
     if name == DEFAULT_PRESET:
-        return dataclasses.replace(config, data=find_kind(task or "sudoku")())
+        data = find_kind(task or "sudoku").for_training(denoiser or config.denoiser)
+        return dataclasses.replace(config, data=data)
     if task is not None:
         require_kind(config.data, task)
     return config
@@ -173,7 +174,7 @@ def train(
     The same as ``unmask train --task TASK --denoiser DENOISER --data DATA --out OUT``. ``out`` is the run's folder, by which
     ``generate`` and ``load_scheduler`` find the policy; ``on_step`` gets each step's record.
     """
-    config = load_run(task)
+    config = load_run(task, denoiser=denoiser)
     config = dataclasses.replace(config, denoiser=denoiser, data=config.data.with_file(str(data)), dtype=dtype)
     for record in run_policy_training(config, out, resume):
         on_step(record)
