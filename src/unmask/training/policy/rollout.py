@@ -129,15 +129,16 @@ def _statistics(
     """Sums and denominators for the log."""
     states, table = draws.states, draws.decisions
     rows, decisions = len(draws.canvas.tokens), int(decided.sum())
-    right = states.best[table.state, table.chosen] == draws.canvas.truth[table.row, table.chosen]
+    right = lambda position: states.best[table.state, position] == draws.canvas.truth[table.row, position]  # noqa: E731
     logv = policy.logv(scores[table.state], {"eligible": table.eligible})
     best = lambda values: values.masked_fill(~states.eligible, -torch.inf).argmax(1)[table.state]  # noqa: E731
-    agrees = best(scores) == best(states.confidence)
+    greedy = best(scores)
     totals = {
         "return": (rewards.self_aware(states).sum(), rows),
-        "wrong_reveals": ((~right).sum(), rows),
+        "wrong_reveals": ((~right(table.chosen)).sum(), rows),
+        "greedy_wrong": ((~right(greedy))[decided].sum(), decisions),
         "entropy": (entropy(logv)[decided].sum(), decisions),
-        "agreement": (agrees[decided].sum(), decisions),
+        "agreement": ((greedy == best(states.confidence))[decided].sum(), decisions),
         "dead_groups": ((~live).sum(), rows),
         "forwards_per_step": (draws.trajectory.denoiser_calls, len(states)),
         "trajectory_steps": (len(states), 0),
