@@ -26,7 +26,7 @@ class Play:
     """Further schedulers for them, separated by commas: learned policies (or the runs that trained them), names with options."""
     tokenizer: str | None = None  # A folder or hub id, if not the denoiser's own.
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # The text denoiser's.
-    device: str | None = None  # Such as cuda; auto spreads the text denoiser over all devices.
+    device: str | None = None  # Such as cuda; auto is the best there is, spread is over all GPUs. By default the CPU.
     port: int = 8321  # The port to listen at; 0 takes a free one.
     host: str = "127.0.0.1"
     """The address to listen at. Any other than this machine's own lets others use the playground."""
