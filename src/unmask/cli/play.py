@@ -13,10 +13,11 @@ from unmask.runs.config import Positive, config
 
 @config
 class Play:
-    """Open the playground, a local page. Several decodings race over a text or a Sudoku puzzle; Ctrl-C ends it.
+    """Open the playground, a local page. Several decodings race over a text, a Sudoku puzzle or a reaction; Ctrl-C ends it.
 
     $ unmask play
     $ unmask play --denoiser GSAI-ML/LLaDA-8B-Instruct --dtype bfloat16 --device cuda --scheduler runs/sas-text
+    $ unmask play --denoiser models/rxnmapper
     $ unmask play --port 9000 --open-browser
     """
 

@@ -33,6 +33,9 @@ const Pictures = (() => {
       }
       return this.element.replaceChildren(svg);
     }
+    finish() {
+      this.note.textContent = "The answer cannot be drawn.";
+    }
     // Marks the shapes of the atom that a token writes.
     point(position) {
       for (const { shape, positions } of this.shapes) shape.classList.toggle("pointed", positions.length === 1 && positions[0] === position);

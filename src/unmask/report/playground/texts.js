@@ -96,6 +96,7 @@ const Texts = (() => {
     finish(verdict) {
       this.verdict = verdict;
       const { text, end, logp, calls, steps, decided, judged } = verdict;
+      this.picture?.finish();
       if (judged) {
         this.judged.textContent = judged.line;
         this.judged.classList.toggle("bad", !judged.good);
