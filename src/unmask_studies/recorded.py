@@ -34,6 +34,8 @@ from unmask.runs.atomic import atomic_write
 from unmask_studies.tables import Cell, Table, render_table
 
 MARK = re.compile(r"<!-- results: (?P<study>[\w-]+) -->\n(?P<inside>.*?)<!-- end -->", re.DOTALL)
+PLACE = re.compile(r" --out \S+| --resume\b")
+"""Options of a study's command that change nothing in its tables."""
 NUMBER = re.compile(r"\b\d[\d,.]*\b")
 
 
@@ -67,19 +69,26 @@ def read_recorded(file: Path) -> Recorded:
 
 
 def record_studies(studies: Path, docs: Path) -> list[Path]:
-    """Record the finished studies of a folder that a page names; the files that were written."""
+    """Record the finished studies of a folder that a page names; the files that were written.
+
+    A study that lacks a table of a page is refused, and nothing is written.
+    """
     if not studies.is_dir():
         raise ValueError(f"expected a folder of studies, got {studies}: make study writes runs/study")
-    named = {mark["study"] for page in docs.glob("*.md") for mark in MARK.finditer(page.read_text(encoding="utf-8"))}
-    written = []
-    for folder in sorted(studies / name for name in named if is_study(studies / name)):
-        found = read_study(folder)
-        version = parse((folder / "versions.json").read_bytes()).get("unmask")
-        recorded = Recorded(FORMAT, found.study, found.command, version, found.tables)
-        file = docs / "tables" / f"{folder.name}.json"
+    marks = [mark for page in docs.glob("*.md") for mark in MARK.finditer(page.read_text(encoding="utf-8"))]
+    found: dict[Path, Recorded] = {}
+    for name in sorted({mark["study"] for mark in marks if is_study(studies / mark["study"])}):
+        study = read_study(studies / name)
+        version = parse((studies / name / "versions.json").read_bytes()).get("unmask")
+        command = PLACE.sub("", study.command)
+        recorded = Recorded(FORMAT, study.study, command, version, study.tables)
+        for mark in marks:
+            if mark["study"] == name:
+                recorded.find(_title(mark))
+        found[docs / "tables" / f"{name}.json"] = recorded
+    for file, recorded in found.items():
         atomic_write(file, write_recorded(recorded).encode())
-        written.append(file)
-    return written
+    return list(found)
 
 
 def write_recorded(recorded: Recorded) -> str:
@@ -117,13 +126,16 @@ def update_pages(docs: Path, check: bool = False) -> list[str]:
 
 
 def _fill(mark: re.Match[str], tables: Path) -> str:
-    title = next((line for line in mark["inside"].splitlines() if line.strip()), "")
-    found = read_recorded(tables / f"{mark['study']}.json").find(title)
+    found = read_recorded(tables / f"{mark['study']}.json").find(_title(mark))
     cells: list[list[Cell | str]] = [
         [Cell(cell.text, cell.strong) if isinstance(cell, StudyCell) else cell for cell in row] for row in found.rows
     ]
     table = render_table(Table(found.title, found.columns, cells))
     return f"<!-- results: {mark['study']} -->\n\n{found.title}\n\n{table}\n\n<!-- end -->"
+
+
+def _title(mark: re.Match[str]) -> str:
+    return next((line for line in mark["inside"].splitlines() if line.strip()), "")
 
 
 def _pattern(title: str) -> str:

@@ -39,7 +39,8 @@ def study(folder: Path, title: str = "4x4: solved %, n = 200, seed 0", **change:
         {"title": title.replace("4x4", size), "columns": ["scheduler", "solved %"], "rows": rows, "note": "Bold: …"}
         for size in ("9x9", "4x4")
     ]
-    found = {"format": "unmask study 1", "study": "small", "command": "unmask study small", "tables": tables}
+    found = {"format": "unmask study 1", "study": "small", "tables": tables}
+    found["command"] = "unmask study small --limit 200 --out /tmp/small --resume"
     (folder / "study.json").write_text(json.dumps(found | {"figures": [], "configuration": {}} | change))
     (folder / "versions.json").write_text(json.dumps({"unmask": "0.1.0", "torch": "2"}))
     return folder.parent
@@ -88,7 +89,7 @@ def test_a_study_is_recorded_and_written(docs: Path, tmp_path: Path) -> None:
     assert main([str(docs), str(runs)]) == 0
     assert [file.name for file in (docs / "tables").iterdir()] == ["small.json"]
     recorded = read_recorded(docs / "tables" / "small.json")
-    assert (recorded.command, recorded.version, len(recorded.tables)) == ("unmask study small", "0.1.0", 2)
+    assert (recorded.command, recorded.version, len(recorded.tables)) == ("unmask study small --limit 200", "0.1.0", 2)
     before, _, after = PAGE.partition("4x4: solved %, n = 100")
     assert (docs / "results.md").read_text() == (
         f"{before}4x4: solved %, n = 200, seed 0\n\n| scheduler | solved % |\n|---|---|\n"
@@ -109,5 +110,6 @@ def test_errors_are_one_line(docs: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "expected docs, docs and a folder" in refused()
     other = study(tmp_path / "other" / "small", "another title")
     assert "expected one table of the study small with the title '4x4: solved %" in refused(docs, other)
+    assert not (docs / "tables" / "small.json").exists()
     (docs / "tables" / "small.json").write_text('{"format": "unmask study 2"}')
     assert "small.json: " in refused(docs, "--check")
