@@ -4,7 +4,7 @@ BIN := .venv/bin
 THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help env lock demo test golden mutants study slow soak fuzz lint docs dist clean
+.PHONY: help env lock demo test golden mutants study results slow soak fuzz lint docs dist clean
 QUICK ?=
 SECONDS ?= 60
 SOAK ?= 600
@@ -28,6 +28,7 @@ TEXT = $(if $(QUICK),--data README.md,$(call read,characters))
 STUDIES += $(if $(TEXT),characters)
 STUDY = OMP_NUM_THREADS=1 $(BIN)/unmask study
 SIZE = $(if $(QUICK),-quick)
+FROM ?= runs/study
 PLACE = runs/study$(if $(DATA),-data)
 
 help: ## this list
@@ -66,6 +67,9 @@ $(addprefix study-,$(STUDIES)): study-%: env
 
 $(addprefix study-,$(AFTER_LENGTHS)): study-%: study-lengths
 	$(STUDY) $* $(if $(QUICK),--quick) --out $(PLACE)/$*$(SIZE) --resume --runs $(PLACE)/lengths$(SIZE)/runs
+
+results: env ## the tables of docs/tables in the pages, those of finished studies recorded first (FROM=runs/study)
+	$(BIN)/python -m unmask_studies.recorded docs $(wildcard $(FROM))
 
 slow: env ## the slow, seeded tests: learning an order beats confidence
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow

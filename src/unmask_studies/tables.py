@@ -52,13 +52,18 @@ def to_markdown(tables: Sequence[Table], command: str) -> str:
     """The tables as they go into a document, under the command that made them."""
     parts = [f"```\n{command}\n```"]
     for table in tables:
-        lines = [f"| {' | '.join(table.columns)} |", f"|{'---|' * len(table.columns)}"]
-        for row in table.rows:
-            cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]
-            marked = (f"**{cell.text}**" if cell.strong else cell.text for cell in cells)
-            lines.append(f"| {' | '.join(text.replace('|', '/') for text in marked)} |")
-        parts += [table.title, "\n".join(lines), *([table.note] if table.note else [])]
+        parts += [table.title, render_table(table), *([table.note] if table.note else [])]
     return "\n\n".join(parts) + "\n"
+
+
+def render_table(table: Table) -> str:
+    """Columns and rows in Markdown, without the title and the note."""
+    lines = [f"| {' | '.join(table.columns)} |", f"|{'---|' * len(table.columns)}"]
+    for row in table.rows:
+        cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in row]
+        marked = (f"**{cell.text}**" if cell.strong else cell.text for cell in cells)
+        lines.append(f"| {' | '.join(text.replace('|', '/') for text in marked)} |")
+    return "\n".join(lines)
 
 
 def label(scheduler: str) -> str:

@@ -13,10 +13,11 @@ from unmask.runs.config import Positive, config
 
 @config
 class Play:
-    """Open the playground, a local page. Several decodings race over a text or a Sudoku puzzle; Ctrl-C ends it.
+    """Open the playground, a local page. Several decodings race over a text, a Sudoku puzzle or a reaction; Ctrl-C ends it.
 
     $ unmask play
     $ unmask play --denoiser GSAI-ML/LLaDA-8B-Instruct --dtype bfloat16 --device cuda --scheduler runs/sas-text
+    $ unmask play --denoiser models/rxnmapper
     $ unmask play --port 9000 --open-browser
     """
 
@@ -26,7 +27,7 @@ class Play:
     """Further schedulers for them, separated by commas: learned policies (or the runs that trained them), names with options."""
     tokenizer: str | None = None  # A folder or hub id, if not the denoiser's own.
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # The text denoiser's.
-    device: str | None = None  # Such as cuda; auto spreads the text denoiser over all devices.
+    device: str | None = None  # Such as cuda; auto is the best there is, spread is over all GPUs. By default the CPU.
     port: int = 8321  # The port to listen at; 0 takes a free one.
     host: str = "127.0.0.1"
     """The address to listen at. Any other than this machine's own lets others use the playground."""

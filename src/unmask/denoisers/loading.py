@@ -57,26 +57,41 @@ def load_denoiser(
     larger than one device. An adapter's folder gives its base with the adapter on it. ``docs/backbones.md`` lists what loads;
     a plug-in adds a family through the entry points ``unmask.denoisers``. The published code of a model is never run.
     """
+    require_denoiser(name)
     path = Path(name)
     if path.suffix == ".safetensors" and path.is_file():
         return load_checkpoint(path, dtype, device, device_map)
-    for folder in (MODELS / name, path / "denoiser", path):
+    for folder in _folders(name):
         if has_adapter(folder):
             return load_adapter(load_denoiser(base_of(folder), dtype, device, device_map), folder)
         if has_weights(folder):
             found = load_checkpoint(folder, dtype, device, device_map)
             found.name = str(name)
             return found
+    return load_checkpoint(_download(str(name)), dtype, device, device_map)
+
+
+def require_denoiser(name: str | Path) -> None:
+    """A ValueError for what is neither a shipped name, a file, a folder with weights, nor a hub id. Nothing is loaded."""
+    path = Path(name)
+    if path.suffix == ".safetensors" and path.is_file():
+        return
+    if any(has_adapter(folder) or has_weights(folder) for folder in _folders(name)):
+        return
     if isinstance(name, Path) or path.exists():
         raise ValueError(
             f"expected a denoiser's folder with config.json and model.safetensors, got {name}{suggest_training(name)}"
         )
-    if parse_hub_id(name) is not None:
-        return load_checkpoint(_download(name), dtype, device, device_map)
-    raise ValueError(
-        f"no denoiser {name!r}: expected a folder, a hub id, or one of {', '.join(list_denoisers())}"
-        f"{did_you_mean(name, list_denoisers())}{suggest_training(name)}"
-    )
+    if parse_hub_id(name) is None:
+        raise ValueError(
+            f"no denoiser {name!r}: expected a folder, a hub id, or one of {', '.join(list_denoisers())}"
+            f"{did_you_mean(name, list_denoisers())}{suggest_training(name)}"
+        )
+
+
+def _folders(name: str | Path) -> tuple[Path, Path, Path]:
+    """Where the weights of a name can be: in the package, in the run that trained them, in the folder itself."""
+    return MODELS / name, Path(name) / "denoiser", Path(name)
 
 
 def load_checkpoint(

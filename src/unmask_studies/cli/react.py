@@ -30,7 +30,7 @@ from unmask.report.viewer import page as viewer
 from unmask.runs.atomic import atomic_write
 from unmask.runs.config import Count, Seed, config
 from unmask.schedulers.loading import load_scheduler
-from unmask_studies.reactions.chemistry import canonicalize, conserves_atoms
+from unmask_studies.reactions.chemistry import canonicalize, describe_judgement, judge_reaction
 from unmask_studies.reactions.drawing import draw_tokens
 from unmask_studies.reactions.smiles import ARROW, expand_range
 from unmask_studies.reactions.task import label_tokens, open_canvas
@@ -108,7 +108,7 @@ class React:
         decoding = replace(self.decoding, token_temperature=self.decoding.token_temperature or 1.0)
         tokens = unmask(model, scheduler, many, decoding, record=False).tokens
         counts = Counter(_canonical("".join(map(label, row))) for row in tokens.tolist())
-        return [{"answer": text, "count": count, **_judge(text)} for text, count in counts.most_common()]
+        return [{"answer": text, "count": count, **judge_reaction(text)} for text, count in counts.most_common()]
 
 
 def _show(trace: Trace, drawn: list[dict[str, Any]]) -> None:
@@ -123,21 +123,12 @@ def _canonical(reaction: str) -> str:
     return ARROW.join(canonicalize(side) or side for side in reaction.split(ARROW))
 
 
-def _judge(reaction: str) -> dict[str, bool]:
-    """Whether both sides are molecules, and whether every atom of the product can come from the reactants."""
-    reactants, _, product = reaction.partition(ARROW)
-    return {
-        "valid": None not in (canonicalize(reactants), canonicalize(product)),
-        "conserved": conserves_atoms(reactants, product),
-    }
-
-
 def _record(trace: Trace, trajectory: TracedTrajectory) -> dict[str, Any]:
     answer = "".join(trace.labels[token] for token in trajectory.tokens)
     return {
         "scheduler": trajectory.scheduler,
         "answer": answer,
-        **_judge(answer),
+        **judge_reaction(answer),
         "logp": None if trajectory.total_logp is None else round(trajectory.total_logp, 6),
         "denoiser_calls": trajectory.denoiser_calls,
         "reveals": [_reveal(trace, trajectory, k) for k in range(len(trajectory.order))],
@@ -178,9 +169,7 @@ def _lengths(found: list[Trace]) -> Table:
 
 def _summary(trace: Trace, trajectory: TracedTrajectory) -> str:
     record = _record(trace, trajectory)
-    valid = "valid molecules" if record["valid"] else "not a valid molecule"
-    atoms = "atoms conserved" if record["conserved"] else "atoms that the reactants do not have"
-    verdict = f"{valid}, {atoms}" if record["valid"] else valid
+    verdict = describe_judgement(record["valid"], record["conserved"])
     return f"{trajectory.scheduler}: {record['answer']} ({verdict}; log p {record['logp']:.2f})"
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from unmask_studies.reactions.smiles import ARROW
+
 
 @cache
 def _rdkit() -> Any:
@@ -51,6 +53,22 @@ def conserves_atoms(reactants: str, product: str) -> bool:
     """Whether every heavy atom of the product can come from the reactants."""
     before, after = count_atoms(reactants), count_atoms(product)
     return before is not None and after is not None and not after - before
+
+
+def judge_reaction(reaction: str) -> dict[str, bool]:
+    """Whether both sides are molecules, and whether every atom of the product can come from the reactants."""
+    reactants, _, product = reaction.partition(ARROW)
+    return {
+        "valid": None not in (canonicalize(reactants), canonicalize(product)),
+        "conserved": conserves_atoms(reactants, product),
+    }
+
+
+def describe_judgement(valid: bool, conserved: bool) -> str:
+    """:func:`judge_reaction` in words."""
+    if not valid:
+        return "not a valid molecule"
+    return f"valid molecules, {'atoms conserved' if conserved else 'atoms that the reactants do not have'}"
 
 
 def find_fragments(smiles: str) -> list[frozenset[int]]:
@@ -98,13 +116,14 @@ def _reachable(molecule: Any, start: int, barrier: int) -> set[int]:
 def draw_molecule(
     smiles: str, colours: Mapping[int, tuple[float, float, float]], size: tuple[int, int] = (360, 260)
 ) -> str:
-    """An SVG drawing, atoms filled with the given colours (index → red, green, blue in 0 … 1)."""
+    """An SVG drawing, atoms filled with the given colours (index → red, green, blue in 0 … 1); elements have none."""
     from rdkit.Chem.Draw import rdMolDraw2D  # pyright: ignore[reportMissingImports]
 
     require_molecule(smiles)
     molecule = parse_molecule(smiles)
     drawer = rdMolDraw2D.MolDraw2DSVG(*size)
     drawer.drawOptions().clearBackground = False
+    drawer.drawOptions().useBWAtomPalette()
     rdMolDraw2D.PrepareAndDrawMolecule(
         drawer, molecule, highlightAtoms=list(colours), highlightAtomColors=dict(colours), highlightBonds=[]
     )

@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -143,9 +142,14 @@ def test_one_denoiser_is_in_memory(server: Playground) -> None:
 
 
 def test_unknown_names_end_the_command() -> None:
-    for models, words in ((("no-such-model",), "no-such-model"), ((), "no scheduler")):
+    for models, schedulers, words in (
+        (("no-such-model",), (), "no denoiser 'no-such-model': expected a folder, a hub id, or one of"),
+        (("arithmetic", "sudoku-9x"), (), "did you mean 'sudoku-9x9'"),
+        (("sudoku-9x9",), (), "sudoku-9x9 has no tokenizer"),
+        (("arithmetic",), ("no-such-order",), "no scheduler"),
+    ):
         with pytest.raises(ValueError, match=words):
-            Models(models or ("arithmetic",), () if models else ("no-such-order",))
+            Models(models, schedulers)
 
 
 def test_decided() -> None:
@@ -172,22 +176,6 @@ def test_the_form_has_every_safe_option(monkeypatch: pytest.MonkeyPatch) -> None
     options.form_fields.cache_clear()
     assert {field["name"] for field in options.form_fields()} - set(offered) == {"again"}  # text could name a file
     options.form_fields.cache_clear()
-
-
-def test_an_installed_renderer_draws_the_answer(server: Playground, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[list[str], dict[int, float]]] = []
-
-    def draw(tokens: list[str], when: dict[int, float]) -> Any:
-        seen.append((tokens, when))
-        return SimpleNamespace(svg="<svg xmlns='http://www.w3.org/2000/svg'/>")
-
-    monkeypatch.setattr(texts, "RENDERERS", {"drawing": draw})
-    answer = events(ask(server, "POST", "/text", request(server, entries=ENTRIES[:1]))[1])
-    verdict = next(data for event, data in answer if event == "verdict")
-    assert verdict["picture"].startswith("<svg") and len(seen) == 1
-    tokens, when = seen[0]
-    assert [token.strip() for token in tokens[:3]] == PROMPT.split() and set(when) <= set(range(3, 13))
-    assert min(when.values()) == 0 and max(when.values()) <= 1
 
 
 def test_only_the_learned_order_solves_the_first_example() -> None:

@@ -222,6 +222,6 @@ def test_scripts_by_themselves(opened: Callable) -> None:
     tree = ast.parse(page.evaluate("([r, s]) => Texts.asPython(r, 0, s)", [request, settings]))
     values = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign)}  # pyright: ignore
     assert ast.literal_eval(values["text"]) == text
-    assert ast.unparse(values["denoiser"]) == "load_denoiser('a b', torch.bfloat16, device_map='auto')"
+    assert ast.unparse(values["denoiser"]) == "load_denoiser('a b', torch.bfloat16, **device_options('auto'))"
     assert "Decoding(stop_at_end=False, top_p=0.5), seeds=[7 * 2 ** 32]" in ast.unparse(values["done"])
     assert page.evaluate("['a', ' ', '\\n', ' a\\n', ''].map(Texts.visible)") == ["a", "␣", "⏎", " a⏎", "∅"]

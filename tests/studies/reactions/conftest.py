@@ -5,32 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 
-from unmask_studies.installer import _write_tokenizer
-from unmask_studies.reactions.models import rxnmapper
-
-VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"CONcn()=1.", ">>", "[nH]", "Cl")
+from support.reactions import tiny_reactions
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """In the layout of the published ones."""
-    folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-        initializer_range=0.5,
-    )
-    transformers.BertForMaskedLM(config).save_pretrained(folder)
-    _write_tokenizer(rxnmapper, VOCABULARY, folder)
-    return folder
+    return tiny_reactions(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -157,6 +157,8 @@ const BoardsTab = (() => {
     return {
       path: "/race",
       form: $("setup"),
+      kind: "of-grid",
+      subject: "another puzzle",
       again: random,
       body: () => ({ puzzle: $("text").value, denoiser: $("denoiser").value, schedulers: chosenSchedulers() }),
       mark: cells => editor.mark(cells),

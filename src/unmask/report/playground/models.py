@@ -10,10 +10,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from unmask.decoding.protocols import Denoiser
-from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.loading import load_denoiser, require_denoiser
 from unmask.denoisers.placement import device_options, parse_dtype
 from unmask.generation.text_canvas import Tokenizer, load_tokenizer
 from unmask.report.playground.race import Event
+from unmask.report.playground.tabs import OpenTab, find_tab
 from unmask.report.terminal.text import Pieces
 from unmask.schedulers.loading import list_policies, load_scheduler
 
@@ -41,12 +42,25 @@ class Models:
     dtype: str = "float32"
     device: str | None = None
     held: Held | None = field(default=None, init=False)
+    tab: OpenTab | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         for name in self.denoisers:
-            load_tokenizer(self.tokenizer or name)
+            require_denoiser(name)
+        self.tab = find_tab({name: load_tokenizer(self.tokenizer or name) for name in self.denoisers})
         for spec in self.schedulers:
             load_scheduler(spec)
+
+    @property
+    def text_denoisers(self) -> tuple[str, ...]:
+        """For any text: those that no tab has for its own kind, or the shipped ones if none is left."""
+        own = () if self.tab is None else self.tab.denoisers
+        return tuple(name for name in self.denoisers if name not in own) or SHIPPED
+
+    @property
+    def settings(self) -> dict[str, str | None]:
+        """What of the command line the lines to copy need."""
+        return {name: getattr(self, name) for name in ("dtype", "device", "tokenizer")}
 
     def text_schedulers(self, denoiser: str) -> list[str]:
         """For a text denoiser: those of the command line, its shipped policy, and a few heuristics."""

@@ -12,6 +12,7 @@ from functools import cache
 
 from unmask.report import templates
 from unmask.report.playground.boards import board_choices
+from unmask.report.playground.drawn import drawn_choices
 from unmask.report.playground.models import Models
 from unmask.report.playground.race import MOST_LANES
 from unmask.report.playground.text import text_choices
@@ -24,7 +25,15 @@ VIEWER_POLICY = (
 
 def page(models: Models) -> str:
     """The whole page, with what can be chosen inside it."""
-    choices = {"boards": board_choices(), "text": text_choices(models), "mostLanes": MOST_LANES}
+    drawn = drawn_choices(models)
+    only = drawn is not None and len(drawn["denoisers"]) == len(models.denoisers)
+    choices = {
+        "text": text_choices(models),
+        "boards": board_choices(),
+        "drawn": drawn,
+        "first": drawn["name"] if drawn and only else "text",
+        "mostLanes": MOST_LANES,
+    }
     return templates.render("playground/playground.html", choices=choices)
 
 

@@ -20,11 +20,13 @@
 
   // Tabs. The address remembers which one is open.
   let tabs = null;
+  const { drawn, mostLanes } = choices;
   tabs = {
-    text: TextTab({ ...choices.text, mostLanes: choices.mostLanes }, showIn("text-setup")),
-    boards: BoardsTab({ ...choices.boards, mostLanes: choices.mostLanes }, showIn("setup")),
+    text: TextTab({ ...choices.text, mostLanes }, showIn("text-setup")),
+    boards: BoardsTab({ ...choices.boards, mostLanes }, showIn("setup")),
+    ...(drawn ? { [drawn.name]: DrawnTab({ ...drawn, mostLanes }, showIn("drawn-setup")) } : {}),
   };
-  let open = "text";
+  let open = choices.first;
   const tab = () => tabs[open];
   const tabButton = name => $(`tab-${name}`);
   function openTab(name, focus = false) {
@@ -37,17 +39,17 @@
     }
     if (focus) tabButton(name).focus();
     $("track").hidden = true;
-    $("again").textContent = { text: "the text", boards: "another puzzle" }[name];
-    history.replaceState(null, "", name === "text" ? location.pathname : `#${name}`);
+    $("again").textContent = tab().subject;
+    history.replaceState(null, "", name === choices.first ? location.pathname : `#${name}`);
     state.lanes = [];
     $("race").textContent = "Race";
   }
   for (const name of Object.keys(tabs)) {
     tabButton(name).addEventListener("click", () => openTab(name));
     tabButton(name).addEventListener("keydown", event => {
-      if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+      const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       const names = Object.keys(tabs);
-      openTab(names[(names.indexOf(name) + 1) % names.length], true);
+      if (way) openTab(names.at((names.indexOf(name) + way) % names.length), true);
     });
   }
 
@@ -104,6 +106,7 @@
       ended ||= message.event === "end" || message.event === "failed";
       if (message.event === "waiting") wait(`${message.data.ahead} ${message.data.ahead === 1 ? "race is" : "races are"} before yours`);
       else if (message.event === "loading") wait(`loading ${message.data.denoiser}, ${message.data.seconds} s`);
+      else if (message.event === "trying") wait(message.data.text);
       else if (message.event === "start") begin(message.data);
       else player.add(message);
     }
@@ -118,7 +121,7 @@
     state.begun = true;
     wait("");
     $("lanes").replaceChildren(...state.lanes.map(lane => lane.element));
-    $("lanes").className = `panes ${open === "text" ? "of-text" : "of-grid"} ${count === 1 ? "single" : ""} ${count === 3 ? "lanes-3" : ""}`;
+    $("lanes").className = `panes ${tab().kind} ${count === 1 ? "single" : ""} ${count === 3 ? "lanes-3" : ""}`;
     for (const id of ["result", "after"]) $(id).hidden = true;
     $("frame").replaceChildren();
     $("through").setAttribute("aria-expanded", "false");
@@ -198,6 +201,6 @@
     if (act) event.preventDefault();
     act?.();
   });
-  openTab(location.hash === "#boards" ? "boards" : "text");
+  openTab(Object.hasOwn(tabs, location.hash.slice(1)) ? location.hash.slice(1) : choices.first);
   document.documentElement.dataset.ready = "";
 })();

@@ -29,6 +29,8 @@ Event = tuple[str, dict[str, Any]]
 OnStep = Callable[[Step], None]
 Decode = Callable[[RecordingScheduler, OnStep], tuple[Trajectory, dict[str, Any]]]
 """Decode by a scheduler that records; the trajectory, and what the verdict holds beyond the usual."""
+Sketch = Callable[[list[int], dict[int, float]], dict[str, Any]]
+"""More about a step: from its tokens, best guesses in place of hidden ones, and {revealed position: 0 (first) to 1 (last)}."""
 
 
 class Stopped(Exception):
@@ -48,8 +50,10 @@ class Lane:
         decode: Decode,
         labels: Callable[[int], str],
         truth: Int[Tensor, "L"] | None = None,
+        sketch: Sketch | None = None,
     ) -> None:
         self.recorder, self.decode, self.labels, self.truth = recorder, decode, labels, truth
+        self.sketch = sketch
         self.trajectory: Trajectory | None = None
         self.guesses: list[tuple[Tensor, Tensor]] = []
         self.shown: dict[int, int] = {}
@@ -84,7 +88,15 @@ class Lane:
             prices = view.prices.logp[row_of[position]] if position in row_of else None
             reveals.append({"place": position, **self._explain(position, tokens[position], prices)})
             self.shown[position] = tokens[position]
-        return {"step": len(self.guesses) - 1, "nth": nth, "reveals": reveals, "hidden": again}
+        more = {} if self.sketch is None else self._sketch(self.sketch, step, tokens)
+        return {"step": len(self.guesses) - 1, "nth": nth, "reveals": reveals, "hidden": again, **more}
+
+    def _sketch(self, sketch: Sketch, step: Step, tokens: list[int]) -> dict[str, Any]:
+        priced, best = (part.tolist() for part in self.guesses[-1])
+        hidden = len(self.shown) + sum(token == step.view.denoiser.mask_id for token in tokens)
+        guessed = {place: token for place, token in zip(priced, best, strict=True) if place not in self.shown}
+        when = {place: nth / max(1, hidden - 1) for nth, place in enumerate(self.shown)}
+        return sketch([guessed.get(place, token) for place, token in enumerate(tokens)], when)
 
     def _explain(self, position: int, token: int, prices: Tensor | None) -> dict[str, Any]:
         """A token with its probability, if it was priced, and the likeliest others."""

@@ -1,16 +1,17 @@
-"""The playground's server: six answers, no files. Starlette and uvicorn, for use on one's own machine.
+"""The playground's server: seven answers, no files. Starlette and uvicorn, for use on one's own machine.
 
 | | |
 |---|---|
 | ``GET /`` | the page |
 | ``POST /text`` | JSON ``{denoiser, mode, text, length, seed, entries}`` → the events of a race |
 | ``POST /race`` | JSON ``{puzzle, denoiser, schedulers}`` → the events of a race |
+| ``POST /drawn`` | JSON ``{denoiser, text, seed, entries}`` → the events of a race in a plug-in's tab |
 | ``POST /random`` | JSON ``{size, difficulty}`` → ``{puzzle}`` |
 | ``POST /file`` | the text of a file → its first puzzles |
 | ``GET /view/<key>`` | the viewer with a race that was run |
 
-Events are server-sent: waiting with the place in line, loading, start, reveal, verdict, and end or failed. A client that leaves
-ends its race. One race runs at a time, and one denoiser is in memory.
+Events are server-sent: waiting with the place in line, loading, trying, start, reveal, verdict, and end or failed. A client
+that leaves ends its race. One race runs at a time, and one denoiser is in memory.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from starlette.routing import Route
 from starlette.types import Send
 
 from unmask.report.playground.boards import BoardRequest, RandomRequest, board_race, check_board
+from unmask.report.playground.drawn import DrawnRequest, check_drawn, drawn_race
 from unmask.report.playground.limits import Connection, Guard, Line, Refused, explain, is_loopback, read_body, read_json
 from unmask.report.playground.models import Models
 from unmask.report.playground.page import VIEWER_POLICY, page, policy
@@ -76,6 +78,7 @@ class Playground(uvicorn.Server):
             Route("/", self._page),
             Route("/text", self._text, methods=["POST"]),
             Route("/race", self._board, methods=["POST"]),
+            Route("/drawn", self._drawn, methods=["POST"]),
             Route("/random", self._random, methods=["POST"]),
             Route("/file", self._file, methods=["POST"]),
             Route("/view/{key}", self._view),
@@ -147,6 +150,11 @@ class Playground(uvicorn.Server):
         puzzle = await self._in_turn(lambda: read_puzzle(wanted.puzzle))
         check_board(wanted, puzzle.size)
         return self._stream(lambda: board_race(puzzle, wanted, self.models, self.stopping, self.seconds))
+
+    async def _drawn(self, request: Request) -> Response:
+        wanted = await read_json(request, DrawnRequest)
+        decodings = check_drawn(wanted, self.models)
+        return self._stream(lambda: drawn_race(wanted, decodings, self.models, self.stopping, self.seconds))
 
     async def _random(self, request: Request) -> Response:
         wanted = await read_json(request, RandomRequest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -14,8 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import RENDERERS
-from unmask.generation.generate import Generation, Watch, generate, infill
+from unmask.generation.generate import Watch, generate, infill
 from unmask.generation.text_canvas import GAP, as_turns, gap_canvas, prompt_canvas
 from unmask.report import templates
 from unmask.report.playground.models import Held, Models
@@ -62,25 +61,30 @@ def text_choices(models: Models) -> dict[str, Any]:
             "schedulers": models.text_schedulers(name),
             "examples": examples.get(name, examples["any"]),
         }
-        for name in models.denoisers
+        for name in models.text_denoisers
     ]
-    settings = {name: getattr(models, name) for name in ("dtype", "device", "tokenizer")}
-    return {"denoisers": denoisers, "options": form_fields(), "settings": settings, "mostTokens": MOST_TOKENS}
+    return {"denoisers": denoisers, "options": form_fields(), "settings": models.settings, "mostTokens": MOST_TOKENS}
 
 
 def check_text(request: TextRequest, models: Models) -> list[Decoding]:
-    """The decodings of a request; a ValueError for what the page does not offer. A name is never a path or a hub id of its own."""
-    if request.denoiser not in models.denoisers:
-        raise ValueError(f"expected a denoiser among {', '.join(models.denoisers)}, got {request.denoiser[:60]!r}")
-    offered = models.text_schedulers(request.denoiser)
-    for entry in request.entries:
+    """The decodings of a request; a ValueError for what the page does not offer."""
+    decodings = check_entries(request.denoiser, models.text_denoisers, request.entries, models)
+    if request.mode == "holes" and (hidden := _count_holes(request.text)) > MOST_TOKENS:
+        raise ValueError(f"too long: expected holes of at most {MOST_TOKENS} tokens together, got {hidden}")
+    return decodings
+
+
+def check_entries(denoiser: str, denoisers: Sequence[str], entries: Sequence[Entry], models: Models) -> list[Decoding]:
+    """The decodings of entries; a ValueError for what is not offered. A name is never a path or a hub id of its own."""
+    if denoiser not in denoisers:
+        raise ValueError(f"expected a denoiser among {', '.join(denoisers)}, got {denoiser[:60]!r}")
+    offered = models.text_schedulers(denoiser)
+    for entry in entries:
         if entry.scheduler not in offered:
             near = did_you_mean(entry.scheduler[:60], offered)
             raise ValueError(f"expected schedulers among {', '.join(offered)}, got {entry.scheduler[:60]!r}{near}")
-    if request.mode == "holes" and (hidden := _count_holes(request.text)) > MOST_TOKENS:
-        raise ValueError(f"too long: expected holes of at most {MOST_TOKENS} tokens together, got {hidden}")
-    decodings = [read_decoding(entry.options, f"decoding {n}") for n, entry in enumerate(request.entries, 1)]
-    if len({_name(entry) for entry in request.entries}) < len(request.entries):
+    decodings = [read_decoding(entry.options, f"decoding {n}") for n, entry in enumerate(entries, 1)]
+    if len({name_entry(entry) for entry in entries}) < len(entries):
         raise ValueError("the same decoding is there twice: change its scheduler or an option")
     return decodings
 
@@ -103,10 +107,10 @@ def text_race(
     lanes = []
     for entry, decoding in zip(request.entries, decodings, strict=True):
         scheduler = load_scheduler(entry.scheduler, held.denoiser, held.name)
-        recorder = RecordingScheduler(_name(entry), {_name(entry): scheduler})
+        recorder = RecordingScheduler(name_entry(entry), {name_entry(entry): scheduler})
         lanes.append(Lane(recorder, partial(_decode, request, held, decoding), held.pieces))
     ids, hidden = canvas.tokens[0].tolist(), canvas.hidden[0].tolist()
-    names = [_name(entry) for entry in request.entries]
+    names = [name_entry(entry) for entry in request.entries]
     yield (
         "start",
         {
@@ -138,22 +142,7 @@ def _decode(
         n for n, t in enumerate(done.trajectory.tokens[0].tolist()) if t in model.end_ids and n >= done.canvas.start
     ]
     end = ends[0] if ends and request.mode != "holes" else None
-    return done.trajectory, {"text": done.texts[0], "end": end, "picture": _draw(done, held)}
-
-
-def _draw(done: Generation, held: Held) -> str | None:
-    """A picture of the answer as SVG, where a renderer of texts is installed and finds one: ``drawing`` of ``unmask.renderers``.
-
-    It is given the texts of all tokens, and when the revealed ones came: 0 at the first step, 1 at the last.
-    """
-    if "drawing" not in RENDERERS or held.pieces is None:
-        return None
-    trajectory = done.trajectory
-    taken, last = trajectory.order[0] >= 0, max(1, trajectory.steps - 1)
-    reveals = zip(trajectory.order[0][taken].tolist(), trajectory.step[0][taken].tolist(), strict=True)
-    tokens = [held.pieces(token) for token in trajectory.tokens[0].tolist()]
-    drawing = RENDERERS["drawing"](tokens, {position: step / last for position, step in reveals})
-    return None if drawing is None else drawing.svg
+    return done.trajectory, {"text": done.texts[0], "end": end}
 
 
 def _given(request: TextRequest) -> Any:
@@ -170,5 +159,5 @@ def _count_holes(text: str) -> int:
     return sum(int(length) if len(length) < 10 else 10**9 for length in lengths)
 
 
-def _name(entry: Entry) -> str:
+def name_entry(entry: Entry) -> str:
     return ", ".join([entry.scheduler, *(f"{name} {value}" for name, value in entry.options.items())])

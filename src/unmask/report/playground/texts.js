@@ -6,8 +6,11 @@ const Texts = (() => {
   // White space by itself would not be seen.
   const visible = text => (text.trim() ? text : text.replaceAll(" ", "␣").replaceAll("\t", "⇥")).replaceAll("\n", "⏎") || "∅";
 
+  const shorten = name => (name.length > 40 ? `…${name.slice(-38)}` : name);
+
+  // `lines` do the same as Python and as a command; `drawn` adds a picture of what is revealed and guessed.
   class Lane {
-    constructor(number, { lanes, tokens, begin }, request, settings) {
+    constructor(number, { lanes, tokens, begin }, lines, drawn = false) {
       this.label = lanes[number].replaceAll("_", " ");
       this.hidden = tokens.filter(token => token === null).length;
       this.count = 0;
@@ -18,6 +21,7 @@ const Texts = (() => {
         const cell = make("span", { role: "listitem", tabindex: -1 });
         this.words.append(cell, make("span", { class: "turn", hidden: "" }));
         if (text === null) this.hide(cell);
+        else if (drawn && !text) cell.hidden = true; // a special token
         else this.give(cell, text, place < begin - 60);
         cell.addEventListener("pointerenter", () => this.explain(cell));
         cell.addEventListener("focus", () => this.explain(cell));
@@ -32,14 +36,18 @@ const Texts = (() => {
       this.lines = make("pre", { class: "lines", tabindex: 0, hidden: "" });
       const copies = ["Python", "command"].map(kind => {
         const button = make("button", { type: "button", class: "quiet" }, `Copy as ${kind}`);
-        button.addEventListener("click", () => this.copy(button, kind, kind === "Python" ? asPython(request, number, settings) : asCommand(request, number, settings)));
+        button.addEventListener("click", () => this.copy(button, kind, lines[kind]));
         return button;
       });
+      this.picture = drawn ? new Pictures(this.cells, cell => this.explain(cell)) : null;
+      this.judged = make("p", { class: "judged", hidden: "" });
       this.element = make(
         "section",
         { class: "pane", "data-lane": number, "aria-label": this.label },
         make("header", {}, make("h3", {}, this.label), this.outcome),
         this.words,
+        this.picture?.element ?? null,
+        this.judged,
         this.chart,
         make("div", { class: "chart-caption" }, make("span", {}, "how sure the model was"), this.tally),
         this.details,
@@ -62,7 +70,7 @@ const Texts = (() => {
       cell.what = { title: "Hidden.", others: [] };
     }
     // Shows a step.
-    reveal({ step, nth, reveals, hidden }) {
+    reveal({ step, nth, reveals, hidden, picture }) {
       for (const cell of this.last) cell.classList.remove("now");
       for (const place of hidden) this.hide(this.cells[place]);
       this.last = reveals.map(({ place }) => this.cells[place]);
@@ -82,12 +90,18 @@ const Texts = (() => {
       });
       this.count = nth + reveals.length;
       this.tally.textContent = `${this.count} of ${this.hidden}`;
+      this.picture?.show(picture, `${this.label}: molecule after step ${step + 1}`);
       return "";
     }
     finish(verdict) {
       this.verdict = verdict;
-      const { text, end, logp, calls, steps, decided, picture } = verdict;
-      if (picture) this.words.after(make("img", { class: "picture", alt: text, src: `data:image/svg+xml;charset=utf-8,${encodeURIComponent(picture)}` }));
+      const { text, end, logp, calls, steps, decided, judged } = verdict;
+      this.picture?.finish();
+      if (judged) {
+        this.judged.textContent = judged.line;
+        this.judged.classList.toggle("bad", !judged.good);
+        this.judged.hidden = false;
+      }
       for (const cell of this.last) cell.classList.remove("now");
       this.cells.forEach((cell, place) => {
         if (place === end) cell.classList.add("end");
@@ -103,7 +117,7 @@ const Texts = (() => {
       this.outcome.textContent = when;
       this.outcome.title = "From this step on no best guess changed any more.";
       this.tally.textContent = `${calls} calls · log p ${logp === null ? "unknown" : minus(logp, 2)}`;
-      return `${this.label}: ${text}. ${when}.`;
+      return `${this.label}: ${text}. ${judged ? `${judged.line}. ` : ""}${when}.`;
     }
     explain(cell) {
       const { title, others } = cell.what;
@@ -181,11 +195,12 @@ const Texts = (() => {
     const given = mode === "chat" ? `[{"role": "user", "content": ${python(text)}}]` : python(text);
     const decoding = Object.entries(options).map(([name, value]) => `${name}=${python(value)}`);
     const weights = [python(denoiser), dtype === "float32" ? "" : `torch.${dtype}`];
-    if (device) weights.push(`${device === "auto" ? "device_map" : "device"}=${python(device)}`);
+    if (device) weights.push(`**device_options(${python(device)})`);
     const rest = [python(scheduler), `Decoding(${decoding.join(", ")})`, mode === "holes" ? "" : `length=${length}`];
     return [
       ...(dtype === "float32" ? [] : ["import torch"]),
       `from unmask import Decoding, ${call}, load_denoiser`,
+      ...(device ? ["from unmask.denoisers.placement import device_options"] : []),
       "from unmask.generation.text_canvas import load_tokenizer",
       "",
       `denoiser = load_denoiser(${weights.filter(Boolean).join(", ")})`,
@@ -209,5 +224,5 @@ const Texts = (() => {
     for (const [name, value] of Object.entries({ tokenizer, dtype, device })) if (value && value !== "float32") words.push(`--${name}`, value);
     return words.map(quote).join(" ");
   }
-  return { Lane, optionField, readOption, asPython, asCommand, visible };
+  return { Lane, optionField, readOption, asPython, asCommand, shorten, visible };
 })();
