@@ -82,7 +82,7 @@ def kl_stable(p: float = 0.9, epsilon: float = 0.01, steps: int = 2) -> Pace:
 
 
 def less(p: float = 0.9, epsilon: float = 0.01, steps: int = 2, likeliest: int = 10) -> Pace:
-    """LESS: p̂ ≥ p, the same x̂ for ``steps`` steps, and JS(p_t, p_{t−1}) ≤ ε over the ``likeliest`` tokens now; else the best one."""
+    """LESS: p̂ ≥ p, the same x̂ for ``steps`` steps, and JS(p_t, p_{t−1}) ≤ ε over the ``likeliest`` tokens; else the best one."""
 
     def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
         history = view.memory.setdefault("less", {})
