@@ -71,7 +71,7 @@ class Revisions(GridStudy):
         return replace(self.sets, clues=self.few, generated=self.sets.limit)
 
     def grid(self) -> list[Key]:
-        keys = [
+        keys: list[Key] = [
             (denoiser, name, scheduler, rule)
             for denoiser, name in self.problems
             for scheduler in self.schedulers

@@ -7,7 +7,7 @@ with those without. Schedulers whose scores are rounded are other schedulers: wh
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -75,7 +75,7 @@ def batch_cost(denoiser: Denoiser, task: Task, size: int, repeats: int) -> list[
     return ratios(times[str(size)], times["1"])
 
 
-def _repeat(call: partial[object], times: int = 20) -> None:
+def _repeat(call: Callable[[], object], times: int = 20) -> None:
     for _ in range(times):
         call()
 
