@@ -13,7 +13,7 @@ from support.denoisers import CountingTable, text_denoiser
 from support.reference import HEURISTICS, PLAIN_PACES, puzzles
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.paces import dilated, entropy_bound, kl_stable, load_pace, threshold
+from unmask.decoding.paces import dilated, entropy_bound, kl_stable, less, load_pace, threshold
 from unmask.decoding.protocols import Canvas, Trajectory, View
 from unmask.schedulers.heuristics import confidence, look_ahead, margin, random
 from unmask.schedulers.loading import load_scheduler
@@ -127,7 +127,7 @@ def test_mixed_prompts(name: str, side: str, filler: int) -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["random", "top_k_random", "left_to_right"])
-@pytest.mark.parametrize("pace", [dilated, kl_stable(0.2, 5.0), entropy_bound(2.0)])
+@pytest.mark.parametrize("pace", [dilated, kl_stable(0.2, 5.0), less(0.2, 0.5, 1), entropy_bound(2.0)])
 def test_mixed_prompts_under_every_kind_of_rule(scheduler: str, pace: Any) -> None:
     """Random rules included: their draws belong to the index in the region, which padding does not move."""
     denoiser = CountingTable(vocabulary=13, mask_id=12, end_ids=(1,))

@@ -17,7 +17,7 @@ from support.denoisers import CountingTable, Fixed, view_of
 from support.reference import HEURISTICS, PLAIN_PACES, apportion, distributions, puzzles
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.paces import dilated, entropy_bound, factor, kl_stable, load_pace, threshold, top
+from unmask.decoding.paces import dilated, entropy_bound, factor, kl_stable, less, load_pace, threshold, top
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import Canvas, Pace, View
 from unmask.decoding.rows import spread
@@ -90,12 +90,33 @@ def brute_kl_stable(walk: Walk, p: list[list[float]], quota: int, past: list[lis
     return sure or set(walk[:quota])
 
 
+def brute_less(walk: Walk, p: list[list[float]], past: list[list[list[float]]], **_: Any) -> set[int]:
+    def divergence(now: list[float], before: list[float]) -> float:
+        among = sorted(range(len(now)), key=lambda token: -now[token])[:3]
+        a, b = ([x[token] / sum(x[t] for t in among) for token in among] for x in (now, before))
+        middle = [(u + v) / 2 for u, v in zip(a, b, strict=True)]
+        terms = [u * math.log(u / m) for x in (a, b) for u, m in zip(x, middle, strict=True) if u > 0]
+        return sum(terms) / 2
+
+    steps = [*past, p]
+    sure = {
+        i
+        for i in walk
+        if len(steps) > 1
+        and max(p[i]) >= 0.5
+        and len({max(range(len(q[i])), key=lambda token: q[i][token]) for q in steps[-2:]}) == 1
+        and divergence(p[i], steps[-2][i]) <= 0.002
+    }
+    return sure or {walk[0]}
+
+
 RULES: dict[str, tuple[Pace, Callable[..., set[int]]]] = {
     "top": (top, brute_top),
     "threshold": (threshold(0.6), brute_threshold),
     "factor": (factor(1.3), brute_factor),
     "entropy_bound": (entropy_bound(0.7), brute_entropy_bound),
     "kl_stable": (kl_stable(0.5, 0.004), brute_kl_stable),
+    "less": (less(0.5, 0.002, 1, 3), brute_less),
     "dilated": (dilated, brute_dilated),
 }
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from unmask.assets import MODELS
+from unmask.decoding.loop import unmask
 from unmask.decoding.paces import load_pace
 from unmask.decoding.protocols import Denoiser
 from unmask.denoisers.checkpoint import save_denoiser
@@ -17,6 +18,7 @@ from unmask.runs.names import did_you_mean
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import SCHEDULERS, load_scheduler
 from unmask.schedulers.policy import OrderPolicy
+from unmask.tasks.sudoku.task import SudokuTask
 
 
 def test_denoisers_ship_with_the_package() -> None:
@@ -135,3 +137,21 @@ def test_every_shipped_denoiser_has_a_policy() -> None:
     assert isinstance(general, OrderPolicy) and general.config.kind == "general"
     with pytest.raises(ValueError, match="no policy sas ships for the denoiser 'mine'"):
         load_scheduler("sas", None, "mine")
+
+
+@pytest.mark.parametrize("name", ["confidence", "sas", "pc_sampler:decay=1"])
+def test_rounded_scores_tie_by_index(name: str) -> None:
+    """Any scheduler may be rounded: scores that agree to so many decimals go from left to right."""
+    board = "sudoku-4x4-imperfect"
+    denoiser, canvas = load_denoiser(board), SudokuTask.generate(3, 4, "4-6", "test", 0).canvas(range(3))
+    exact, rounded = (
+        unmask(denoiser, load_scheduler(spec, denoiser, board), canvas) for spec in (name, f"{name}:round=0")
+    )
+    assert exact.states is not None and rounded.states is not None
+    first = rounded.states.step == 0  # of the same canvases
+    expected = exact.states.scores[exact.states.step == 0].round()
+    assert torch.equal(rounded.states.scores[first], expected)
+    eligible = rounded.states.eligible[first]
+    assert torch.equal(rounded.order[:, 0], expected.masked_fill(~eligible, -torch.inf).argmax(1))
+    with pytest.raises(ValueError, match=r"round must be a number of decimals in 0 \.\. 6, got 'x'"):
+        load_scheduler(f"{name}:round=x")

@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from unmask.cli import main as cli
+from unmask.decoding.loop import unmask
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
+from unmask.schedulers.heuristics import confidence
+from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.cost.flops import LLADA_8B, head_flops, linear_flops, parameters
-from unmask_studies.bench import caches, decoding, learning, loops, policy_cost, suite
+from unmask_studies.bench import caches, decoding, drafts, learning, loops, policy_cost, suite
 from unmask_studies.bench.backbones import backbone, llada_like, share_layer
 from unmask_studies.bench.measuring import Finding, TensorBytes, exponent, ratios, time_rounds
 
@@ -181,8 +184,35 @@ def test_accuracy_is_not_measured_where_nothing_can_be_stale() -> None:
         next(caches.measure_accuracy("sudoku-4x4-imperfect", caches.QUICK))
 
 
+def test_drafts_save_steps_and_cost_canvases() -> None:
+    board, problems = "sudoku-4x4-imperfect", 3
+    config = drafts.DraftBench((board,), ("confidence", "confidence:round=1"), (4,), problems, solved=8, repeats=1)
+    found = {finding.what: finding for finding in drafts.measure_drafts(config)}
+    task, denoiser = SudokuTask.generate(8, 4, None, "test", 0), load_denoiser(board)
+    blanks = int((task.puzzles[:problems] == 0).sum())
+    plain = found[f"{board}, confidence, no draft: sequential steps a problem"].value
+    assert plain == blanks / problems
+    drafted = f"{board}, confidence, drafts of 4"
+    saved = found[f"{drafted}: fewer sequential steps"].value
+    assert saved == pytest.approx(plain / found[f"{drafted}: sequential steps a problem"].value)
+    assert saved > 1 and found[f"{drafted}: canvases"].value > 1
+    solved = unmask(denoiser, confidence, task.canvas(range(8)), record=False).tokens
+    share = task.verify(range(8), solved).exact.float().mean()
+    assert found[f"{board}, confidence: solved"].value == pytest.approx(100 * share)
+    assert found[f"{board}, confidence:round=1: against the scores as they are"].n == 8
+
+
 def test_the_suite_is_complete() -> None:
-    assert set(suite.SUITE) == {"caches", "policy-cost", "decoding", "learning", "throughput", "growth", "processes"}
+    assert set(suite.SUITE) == {
+        "caches",
+        "policy-cost",
+        "decoding",
+        "learning",
+        "throughput",
+        "growth",
+        "processes",
+        "drafts",
+    }
     for run, full, quick in suite.SUITE.values():
         assert callable(run)
         assert type(full) is type(quick)

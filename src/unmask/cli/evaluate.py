@@ -59,7 +59,7 @@ class Evaluate:
     blocks: tuple[Count, ...] = ()  # Block sizes for semi-autoregressive decoding; several give several rows.
     steps: tuple[Count, ...] = ()  # Step budgets for parallel decoding; several give several rows.
     pace: tuple[str, ...] = ()
-    """Rules for how many per step (threshold:p=0.9, factor, entropy_bound, kl_stable, dilated); several give several rows."""
+    """Rules for how many per step (threshold:p=0.9, factor, entropy_bound, kl_stable, less, dilated); several give several rows."""
     revision: tuple[str, ...] = ()
     """Rules that take revealed tokens back (t2t, t2m:p=0.9, remdm_conf, p2, doubt); several give several rows."""
     baseline: str | None = None

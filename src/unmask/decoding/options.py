@@ -22,7 +22,7 @@ class Decoding:
     Attributes:
         block: Positions per block, from the left (semi-autoregressive decoding); None is one block, any order.
         steps: Step budget for the whole region, spread evenly (parallel decoding); None reveals one position per step.
-        pace: How many positions per step: top, threshold:p=0.9, factor, entropy_bound, kl_stable, dilated, bernoulli.
+        pace: How many positions per step: top, threshold:p=0.9, factor, entropy_bound, kl_stable, less, dilated, bernoulli.
         order_temperature: 0 takes the position with the best score; above 0, positions are drawn from softmax(scores/τ).
         token_temperature: 0 takes the likeliest token.
         top_p: Draw tokens only from the likeliest ones that together have this probability.

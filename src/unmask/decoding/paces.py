@@ -81,6 +81,28 @@ def kl_stable(p: float = 0.9, epsilon: float = 0.01, steps: int = 2) -> Pace:
     return rule
 
 
+def less(p: float = 0.9, epsilon: float = 0.01, steps: int = 2, likeliest: int = 10) -> Pace:
+    """LESS: p̂ ≥ p, the same x̂ for ``steps`` steps, and JS(p_t, p_{t−1}) ≤ ε over the ``likeliest`` tokens; else the best one."""
+
+    def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+        history = view.memory.setdefault("less", {})
+        logp, best, position = view.prices.logp, view.prices.best, (view.rows[view.at[0]], view.at[1])
+        if "logp" not in history:
+            shape = (int(view.rows.max()) + 1, view.tokens.shape[1])
+            history["logp"] = logp.new_full((*shape, logp.shape[1]), -torch.inf)
+            history["best"], history["same"] = (
+                torch.full(shape, fill, device=logp.device, dtype=torch.long) for fill in (-1, 0)
+            )
+        same = torch.where(history["best"][position] == best, history["same"][position] + 1, 0)
+        calm = _jensen_shannon(logp, history["logp"][position], likeliest) <= epsilon
+        history["logp"][position], history["best"][position], history["same"][position] = logp, best, same
+        stays = view.dense(((same >= steps) & calm).float(), 0.0) > 0
+        sure = view.eligible & stays & (view.confidence.exp() >= p)
+        return sure | (take_best(view, keys) & ~sure.any(1, keepdim=True))
+
+    return rule
+
+
 def dilated(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
     """The coarsest power-of-two stride inside the block that still has hidden positions: far neighbours first, together."""
     place = view.place.clamp(min=0)
@@ -107,6 +129,14 @@ PACES = EntryPoints("unmask.paces")
 def load_pace(spec: str) -> Pace:
     """A rule for how many per step, by name, with options after colons: ``threshold:p=0.8``."""
     return build(spec, PACES, "pace")
+
+
+def _jensen_shannon(logp: Float[Tensor, "N V"], before: Float[Tensor, "N V"], likeliest: int) -> Float[Tensor, "N"]:
+    """Of two distributions on the tokens that are likeliest in the first; NaN, which is at most nothing, without a second one."""
+    among = logp.topk(min(likeliest, logp.shape[1]), dim=1).indices
+    p, q = (x.gather(1, among).softmax(1) for x in (logp, before))
+    middle = (p + q) / 2
+    return (torch.xlogy(p, p / middle) + torch.xlogy(q, q / middle)).sum(1) / 2
 
 
 def _ranking(keys: Float[Tensor, "b L"]) -> Int[Tensor, "b L"]:

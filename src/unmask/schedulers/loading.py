@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from unmask.assets import POLICIES
-from unmask.decoding.protocols import Denoiser, Scheduler
+from unmask.decoding.protocols import DeclaredScheduler, Denoiser, Scheduler, needs_truth, prices_all
 from unmask.denoisers.checkpoint import Checkpoint, read_json, require_plausible_size
 from unmask.denoisers.config import LARGEST_GRID
 from unmask.denoisers.hub import digest
@@ -22,6 +22,8 @@ SCHEDULERS = EntryPoints("unmask.schedulers")
 """Name → the scheduler, or a function of its options."""
 BY_DENOISER = ("sas", "sas-general")
 """Names of shipped policies that the denoiser completes."""
+MOST_DIGITS = 6
+"""Decimals that a score in float32 may be rounded to."""
 NAME = "unmask_name"
 """The key of ``config.json`` in which ``unmask models`` keeps a model's name."""
 
@@ -46,9 +48,12 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
     """A scheduler by name, with options after colons: ``confidence``, ``pc_sampler:decay=0:cap=10``.
 
     A learned policy by its shipped name, its folder (or the run that trained it), or ``sas``: the best shipped one of the denoiser;
-    ``sas-general`` is the shipped general one.
+    ``sas-general`` is the shipped general one. ``round=2`` after any of them rounds its scores to so many decimals.
     With ``denoiser``, a policy that was trained for another is refused, and one that fits is moved to the same device.
     """
+    spec, digits = _split_digits(spec)
+    if digits is not None:
+        return _rounded(load_scheduler(spec, denoiser, denoiser_name), digits)
     folder = _find_policy(spec, denoiser_name)
     if folder is not None:
         return _load_policy(folder, denoiser)
@@ -71,6 +76,32 @@ def load_head(purpose: str, name: str, denoiser: Denoiser) -> OrderPolicy:
         f"no {purpose} head {own!r}: learn one with unmask train (objective {purpose!r}) and name its folder with the option head; "
         f"shipped are {known}"
     )
+
+
+def _split_digits(spec: str) -> tuple[str, int | None]:
+    """A scheduler's name without its option ``round``, and that option."""
+    parts = spec.split(":")
+    found = [part for part in parts[1:] if part.startswith("round=")]
+    if not found:
+        return spec, None
+    digits = found[-1].removeprefix("round=")
+    if not digits.isdecimal() or int(digits) > MOST_DIGITS:
+        raise ValueError(
+            f"scheduler {spec!r}: round must be a number of decimals in 0 .. {MOST_DIGITS}, got {digits!r}"
+        )
+    return ":".join(part for part in parts if part not in found), int(digits)
+
+
+def _rounded(scheduler: Scheduler, digits: int) -> DeclaredScheduler:
+    """Positions whose scores agree to so many decimals go by their index: a hair no longer makes sure ones change places."""
+    return DeclaredScheduler(
+        lambda view: scheduler(view).float().round(decimals=digits), needs_truth(scheduler), prices_all(scheduler)
+    )
+
+
+def list_heads(purpose: str) -> list[str]:
+    """The denoisers that a head of this purpose ships for."""
+    return [name.removeprefix(f"{purpose}-") for name in _list_shipped() if name.startswith(f"{purpose}-")]
 
 
 def describe_policy(spec: str, denoiser_name: str = "") -> dict[str, str]:

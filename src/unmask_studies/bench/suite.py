@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import torch
 
-from unmask_studies.bench import caches, decoding, growth, learning, policy_cost, processes, throughput
+from unmask_studies.bench import caches, decoding, drafts, growth, learning, policy_cost, processes, throughput
 from unmask_studies.bench.measuring import Finding
 
 SUITE: dict[str, tuple[Callable[[Any], Iterator[Finding]], Any, Any]] = {
@@ -18,6 +18,7 @@ SUITE: dict[str, tuple[Callable[[Any], Iterator[Finding]], Any, Any]] = {
     "policy-cost": (policy_cost.measure_policy_cost, policy_cost.PolicyCost(), policy_cost.QUICK),
     "decoding": (decoding.measure_decoding, decoding.DecodingBench(), decoding.QUICK),
     "learning": (learning.measure_learning, learning.Learning(), learning.QUICK),
+    "drafts": (drafts.measure_drafts, drafts.DraftBench(), drafts.QUICK),
     "throughput": (throughput.measure_throughput, throughput.Throughput(), throughput.QUICK),
     "growth": (growth.measure_growth, growth.Growth(), growth.QUICK),
     "processes": (processes.measure_processes, processes.Processes(), processes.QUICK),

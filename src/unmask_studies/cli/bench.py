@@ -28,8 +28,8 @@ class Bench:
 
     name: Positional[str] = "all"
     """caches (what they save and cost), policy-cost (what a learned policy adds to decoding), decoding (against published loops),
-    learning (against recomputed and free rollouts), throughput (against a matrix product), growth (with length, vocabulary,
-    batch and group), processes (two against one, wall time: on idle cores), or all."""
+    drafts (sequential steps, canvases and time), learning (against recomputed and free rollouts), throughput (against a matrix
+    product), growth (with length, vocabulary, batch and group), processes (two against one, wall time: on idle cores), or all."""
     quick: bool = False  # Small sizes, for a look: its numbers are not results.
     json: Path | None = None  # Also write everything to this file, with versions and settings.
 

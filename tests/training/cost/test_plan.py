@@ -30,7 +30,15 @@ from unmask.training.cost.flops import (
     shape_of,
     trunk_flops,
 )
-from unmask.training.cost.plan import DEVICES, implied_utilisation, measure_rate, peak_rate, plan
+from unmask.training.cost.plan import (
+    DEVICES,
+    batch_cost,
+    implied_utilisation,
+    measure_rate,
+    peak_rate,
+    plan,
+    weigh_drafts,
+)
 from unmask.training.cost.preflight import Work, preflight, step_memory
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.methods import choose_method
@@ -181,6 +189,17 @@ def test_devices_share_prompts() -> None:
     assert plan(shape, PolicyConfig(), work, rate, 5).step_seconds == pytest.approx(alone.step_seconds / 4)
     little = replace(DEVICES["a100"], memory=1e6)
     assert "do not fit a device" in plan(shape, PolicyConfig(), work, rate, 1, little).notes[0]
+
+
+def test_drafts_pay_where_reading_the_weights_takes_longer_than_the_products() -> None:
+    """2 bytes and 2·L FLOPs per weight: at L tokens, products take L·bandwidth/rate of the time of reading."""
+    device = DEVICES["h200"]
+    rate = peak_rate(device, 0.4)
+    long, short = (batch_cost(SHAPES["llada-8b"], length, rate, device, 2) for length in (512, 16))
+    assert long == 8.0 and "do not pay" in weigh_drafts(long)
+    assert short == pytest.approx(8 * 16 * device.bandwidth / rate.rollout, rel=0.2) and "can pay" in weigh_drafts(
+        short
+    )
 
 
 def test_plan_command(command: Call, tmp_path: Path) -> None:

@@ -22,24 +22,29 @@ from unmask.training.policy.methods import build_posterior, choose_method
 from unmask.training.policy.objectives import policy_loss
 from unmask.training.policy.rollout import collect
 
+DRAFT = 8
+"""Canvases of a draft that is weighed."""
+WORTH = 2.0
+"""Times fewer sequential steps that drafts of this size take on the tasks where they were measured (docs/revising.md)."""
 BACKWARD = 2
 """FLOPs of a backward pass per FLOP of its forward."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """``peak`` FLOP/s of dense bfloat16 products as the vendor states it, ``memory`` in bytes."""
+    """``peak`` FLOP/s of dense bfloat16 products as the vendor states it, ``memory`` in bytes, ``bandwidth`` of it in bytes/s."""
 
     peak: float
     memory: float
+    bandwidth: float
 
 
 DEVICES = {
-    "h200": Device(989e12, 141e9),
-    "h100": Device(989e12, 80e9),
-    "a100": Device(312e12, 80e9),
-    "l40s": Device(362e12, 48e9),
-    "rtx4090": Device(165e12, 24e9),
+    "h200": Device(989e12, 141e9, 4.8e12),
+    "h100": Device(989e12, 80e9, 3.35e12),
+    "a100": Device(312e12, 80e9, 2.04e12),
+    "l40s": Device(362e12, 48e9, 0.864e12),
+    "rtx4090": Device(165e12, 24e9, 1.008e12),
 }
 
 
@@ -104,6 +109,8 @@ def plan(
             f"{needed / 1e9:.0f} GB do not fit a device of {device.memory / 1e9:.0f} GB: fewer prompts per device, smaller groups, "
             "or weights spread over several devices (docs/scaling.md)"
         )
+    if device is not None:
+        notes.append(weigh_drafts(batch_cost(shape, work.length, rate, device, bytes_per_weight)))
     forwards = work.step_forwards
     return Plan(
         parameters=parameters(shape),
@@ -120,6 +127,24 @@ def plan(
         rate=rate,
         devices=devices,
         notes=tuple(notes),
+    )
+
+
+def batch_cost(
+    shape: TransformerConfig, length: int, rate: Rate, device: Device, bytes_per_weight: int, canvases: int = DRAFT
+) -> float:
+    """The time of a forward of several canvases in forwards of one: products, or reading the weights once if that takes longer."""
+    product = trunk_flops(shape, length) / rate.rollout
+    reading = parameters(shape) * bytes_per_weight / device.bandwidth
+    return max(canvases * product, reading) / max(product, reading)
+
+
+def weigh_drafts(cost: float, canvases: int = DRAFT) -> str:
+    """Whether drafts would pay for one problem at a time."""
+    verdict = "they can pay" if cost < WORTH else "they do not pay"
+    return (
+        f"drafts of {canvases}, one problem at a time: a forward of {canvases} canvases takes {cost:.1f} times that of one, so "
+        f"{verdict}: they must save more than {cost:.1f} times the steps (unmask bench drafts: about {WORTH:g})"
     )
 
 

@@ -250,7 +250,7 @@ class Head(Method):
         return replace(per_state, eligible=self.seen(trajectory, states)["counted"][per_state.state])
 
     def policy_scores(self, states: States) -> Float[Tensor, "Z L"]:
-        return self.policy.score(states.observed)
+        return states.scores  # the teacher's: a head's answers before the update are not used
 
     def objective(self, batch: Batch) -> Value:
         counted, label = batch.seen["counted"], batch.seen["label"].float()
