@@ -11,7 +11,8 @@ import jaxtyping
 import numba
 import pytest
 import torch
-from jaxtyping import install_import_hook
+
+from support.checking import begin_test, check_calls
 
 torch.set_num_threads(1)
 
@@ -33,10 +34,14 @@ def _compile_unchecked(decorator: Callable[..., Any]) -> Callable[..., Any]:
 
 numba.njit = _compile_unchecked(numba.njit)
 numba.jit = _compile_unchecked(numba.jit)
-install_import_hook(["unmask", "unmask_studies"], "beartype.beartype")
+check_calls("unmask", "unmask_studies")
 
 # Whatever starts the tests in the background may have them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup() -> None:
+    begin_test()
 
 
 @pytest.fixture(scope="module")
