@@ -52,8 +52,9 @@ lock: env ## requirements.lock: the hashes of what constraints.txt pins, after a
 demo: env ## see the order of thought, on a laptop, in minutes
 	$(BIN)/unmask demo
 
-test: env ## every test but the slow studies
-	$(THREADS) $(BIN)/pytest -q -n 2 -m "not slow"
+# Each worker begins with one half in order, so that what a module sets up is mostly set up once; one that is done takes tests from the other.
+test: env ## every test but the slow ones
+	$(THREADS) $(BIN)/pytest -q -n 2 --dist worksteal -m "not slow"
 
 golden: env ## record anew what tests/golden compares with; only where a change of results is wanted
 	$(THREADS) PYTHONPATH=tests $(BIN)/python tests/golden/golden.py
@@ -71,7 +72,7 @@ $(addprefix study-,$(AFTER_LENGTHS)): study-%: study-lengths
 results: env ## the tables of docs/tables in the pages, those of finished studies recorded first (FROM=runs/study)
 	$(BIN)/python -m unmask_studies.recorded docs $(wildcard $(FROM))
 
-slow: env ## the slow, seeded tests: learning an order beats confidence
+slow: env ## the slow, seeded tests: learning an order beats confidence; the whole golden record; launched processes
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
 
 soak: env ## hundreds of kills and resumes, then a training whose memory is watched (SOAK=600 seconds)

@@ -11,7 +11,9 @@ import jaxtyping
 import numba
 import pytest
 import torch
-from jaxtyping import install_import_hook
+import torch.utils.collect_env
+
+from support.checking import begin_test, check_calls
 
 torch.set_num_threads(1)
 
@@ -33,10 +35,16 @@ def _compile_unchecked(decorator: Callable[..., Any]) -> Callable[..., Any]:
 
 numba.njit = _compile_unchecked(numba.njit)
 numba.jit = _compile_unchecked(numba.jit)
-install_import_hook(["unmask", "unmask_studies"], "beartype.beartype")
+check_calls("unmask", "unmask_studies")
+# lm-eval has the machine described after every evaluation, by pip and a dozen other programs, and nothing here reads it.
+torch.utils.collect_env.get_pretty_env_info = lambda: "a test"
 
 # Whatever starts the tests in the background may have them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup() -> None:
+    begin_test()
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from support.commands import Call
+from support.forks import fork_command, latest_step
 from unmask.cli import main as cli
 from unmask.cli.shell import list_options, parse, resolve
 from unmask.denoisers.checkpoint import save_denoiser
@@ -356,24 +357,19 @@ def test_a_signal_is_one_line(command: Call, monkeypatch: pytest.MonkeyPatch, na
 
 
 def test_a_reader_that_leaves(tmp_path: Path) -> None:
-    process = start(tmp_path, "presets", stdout=subprocess.PIPE)
+    """In an interpreter of its own, which writes what is left when it ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unmask", "presets"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None
     process.stdout.close()
     _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (1, "")
-
-
-def start(folder: Path, *words: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-    source = str(Path(cli.__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "unmask", *words],
-        cwd=folder,
-        env=environment,
-        text=True,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-    )
 
 
 def test_stopped_killed_and_resumed_is_bit_for_bit_the_same(command: Call, tmp_path: Path) -> None:
@@ -382,15 +378,10 @@ def test_stopped_killed_and_resumed_is_bit_for_bit_the_same(command: Call, tmp_p
     assert command(*words, "whole")[0] == 0
     reached = 0
     for stop, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)):
-        process = start(tmp_path, *words, "broken", "--resume")
-        deadline = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < deadline:
-            latest = tmp_path / "broken" / "checkpoints" / "latest.json"
-            if latest.exists() and json.loads(latest.read_text())["step"] > reached:
-                process.send_signal(stop)
-                break
-            time.sleep(0.002)
-        _, err = process.communicate(timeout=120)
+        process = fork_command(tmp_path, *words, "broken", "--resume")
+        process.until(lambda: latest_step(tmp_path / "broken") > reached)  # noqa: B023
+        process.send_signal(stop)
+        _, err = process.communicate()
         assert process.returncode == code, err
         assert err.count("\n") == (1 if stop == signal.SIGTERM else 0), err
         checkpoint = Run(tmp_path / "broken").load_latest()

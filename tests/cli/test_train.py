@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from support.commands import Call
+from support.forks import fork_command, latest_step
 from support.presets import TINY, TINY_STAGE
 from unmask.runs.run import Run
 
@@ -53,21 +50,10 @@ def test_a_killed_training_resumes_to_the_same_policy(command: Call, tmp_path: P
     assert command(*words, "whole")[0] == 0
     reached = 0
     for stop, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "unmask", *words, "broken", "--resume"],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        deadline = time.monotonic() + 120
-        latest = tmp_path / "broken" / "checkpoints" / "latest.json"
-        while process.poll() is None and time.monotonic() < deadline:
-            if latest.exists() and json.loads(latest.read_text())["step"] > reached:
-                process.send_signal(stop)
-                break
-            time.sleep(0.002)
-        _, err = process.communicate(timeout=120)
+        process = fork_command(tmp_path, *words, "broken", "--resume")
+        process.until(lambda: latest_step(tmp_path / "broken") > reached)  # noqa: B023
+        process.send_signal(stop)
+        _, err = process.communicate()
         assert process.returncode in (code, 0), err  # the last step may have been the one that was running
         checkpoint = Run(tmp_path / "broken").load_latest()
         assert checkpoint is not None

@@ -6,6 +6,8 @@ weights, cells of tables): never of names, keys, paths, versions or timings.
 
 ``make golden`` (or ``PYTHONPATH=tests .venv/bin/python tests/golden/golden.py [group …]``) records anew into ``record.json``.
 Do that only where a change of behaviour is wanted, and say so in the commit.
+
+A group is computed whole, or only every so many of its entries: ``make test`` compares a part, the slow tests everything.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -24,7 +27,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import numpy as np
@@ -57,6 +60,11 @@ from unmask.training.policy.run import PolicyRun, run_policy_training
 
 RECORD = Path(__file__).with_name("record.json")
 Entries = dict[str, str]
+T = TypeVar("T")
+
+
+def thin(items: Iterable[T], every: int) -> list[T]:
+    return list(items)[::every]
 
 
 # Digests
@@ -200,21 +208,21 @@ def decoded(
     boards: int,
     schedulers: Iterable[str],
     ways: Iterable[str] | None = None,
+    every: int = 1,
 ) -> Entries:
     model = load_denoiser(denoiser)
     canvas = SudokuTask.generate(boards, size, clues, "test", 0).canvas(range(boards))
     seeds = torch.arange(boards) * 7919 + 2**32
     known = decodings(size * size)
     made = {f"{denoiser} | boards {clues}": digest([canvas.tokens, canvas.target])}
-    for name in schedulers:
+    for name, way in thin(itertools.product(schedulers, ways or known), every):
+        decoding, forced = known[way]
         scheduler = load_scheduler(name, model, denoiser)
-        for way in ways or known:
-            decoding, forced = known[way]
-            path = unmask(model, scheduler, canvas.seeded(seeds), decoding, forced=forced, record=False)
-            made[f"{denoiser} | {name} | {way}"] = of_path(path)
-            if forced and name == "confidence":
-                priced = trajectory_logp(model, canvas.truth, path.order, path.step)
-                made[f"{denoiser} | {name} | {way}, priced again"] = digest([priced])
+        path = unmask(model, scheduler, canvas.seeded(seeds), decoding, forced=forced, record=False)
+        made[f"{denoiser} | {name} | {way}"] = of_path(path)
+        if forced and name == "confidence":
+            priced = trajectory_logp(model, canvas.truth, path.order, path.step)
+            made[f"{denoiser} | {name} | {way}, priced again"] = digest([priced])
     shared = Decoding(share=True)
     path = unmask(model, load_scheduler("margin"), Canvas(canvas.tokens, canvas.target), shared, record=True)
     states = path.states
@@ -228,7 +236,7 @@ def decoded(
 RULES = ("t2t:p=0.5", "t2m:p=0.5", "remdm_conf", "remdm_cap:eta=0.1", "remdm_rescale:eta=0.1", "p2")
 
 
-def revised_boards(folder: Path) -> Entries:
+def revised_boards(folder: Path, every: int) -> Entries:
     """Every rule that takes tokens back, alone, in blocks and with a step budget; drafts must not show."""
     name = "sudoku-4x4-imperfect"
     model = load_denoiser(name)
@@ -240,15 +248,12 @@ def revised_boards(folder: Path) -> Entries:
         "drafts": Decoding(draft=4),
     }
     made: Entries = {}
-    for scheduler in ("confidence", "sas"):
+    for scheduler, rule, way in thin(itertools.product(("confidence", "sas"), RULES, ways), every):
         loaded = load_scheduler(scheduler, model, name)
-        for rule in RULES:
-            for way, decoding in ways.items():
-                path = unmask(
-                    model, loaded, canvas, replace(decoding, revision=rule, revision_budget=1.0), record=False
-                )
-                taken = digest(vars(path.revisions).values())
-                made[f"{name} | {scheduler} | {rule} | {way}"] = f"{of_path(path)} {taken}"
+        decoding = replace(ways[way], revision=rule, revision_budget=1.0)
+        path = unmask(model, loaded, canvas, decoding, record=False)
+        taken = digest(vars(path.revisions).values())
+        made[f"{name} | {scheduler} | {rule} | {way}"] = f"{of_path(path)} {taken}"
     return made
 
 
@@ -256,29 +261,30 @@ ORACLE_WAYS = ("any order", "block", "budget", "drawn order", "forced, block, dr
 SOME_WAYS = ("any order", "block and budget", "threshold", "drawn order and tokens, block", "forced")
 
 
-def small_boards(folder: Path) -> Entries:
-    return decoded("sudoku-4x4", 4, "9-10", 32, (*SCHEDULERS, *OPTIONED))
+def small_boards(folder: Path, every: int) -> Entries:
+    return decoded("sudoku-4x4", 4, "9-10", 32, (*SCHEDULERS, *OPTIONED), every=every)
 
 
-def small_boards_imperfect(folder: Path) -> Entries:
-    return decoded("sudoku-4x4-imperfect", 4, "8-10", 32, SCHEDULERS, list(decodings(16))[::2])
+def small_boards_imperfect(folder: Path, every: int) -> Entries:
+    return decoded("sudoku-4x4-imperfect", 4, "8-10", 32, SCHEDULERS, list(decodings(16))[::2], every)
 
 
-def small_boards_oracles(folder: Path) -> Entries:
+def small_boards_oracles(folder: Path, every: int) -> Entries:
     made: Entries = {}
     for denoiser in ("sudoku-4x4", "sudoku-4x4-imperfect"):
-        made |= decoded(denoiser, 4, "11-12", 8, ORACLES, ORACLE_WAYS)
+        made |= decoded(denoiser, 4, "11-12", 8, ORACLES, ORACLE_WAYS, every)
     return made
 
 
-def large_boards(folder: Path) -> Entries:
-    made = decoded("sudoku-9x9", 9, "68-70", 3, FEW, SOME_WAYS[1:2])
-    return made | decoded("sudoku-9x9", 9, "68-70", 3, ("confidence", "sas"), SOME_WAYS)
+def large_boards(folder: Path, every: int) -> Entries:
+    made = decoded("sudoku-9x9", 9, "68-70", 3, FEW, SOME_WAYS[1:2], every)
+    return made | decoded("sudoku-9x9", 9, "68-70", 3, ("confidence", "sas"), SOME_WAYS, every)
 
 
-def large_boards_imperfect(folder: Path) -> Entries:
-    made = decoded("sudoku-9x9-imperfect", 9, "66-70", 8, [*FEW, "look_ahead:among=2"], SOME_WAYS[1:4:2])
-    return made | decoded("sudoku-9x9-imperfect", 9, "66-70", 8, ("confidence", "sas"), list(decodings(81))[::2])
+def large_boards_imperfect(folder: Path, every: int) -> Entries:
+    given = ("sudoku-9x9-imperfect", 9, "66-70", 8)
+    made = decoded(*given, [*FEW, "look_ahead:among=2"], SOME_WAYS[1:4:2], every)
+    return made | decoded(*given, ("confidence", "sas"), list(decodings(81))[::2], every)
 
 
 # Text
@@ -369,18 +375,18 @@ def split(options: dict[str, Any]) -> tuple[str, Decoding, dict[str, Any]]:
     return scheduler, Decoding(**given), others
 
 
-def texts(folder: Path) -> Entries:
+def texts(folder: Path, every: int) -> Entries:
     made: Entries = {}
     seeds = [7, 2**60 + 1, 0]
     for family, given in TOKENIZERS.items():
         # A longer canvas than the fixture's configuration has: caches need several blocks.
         longer = {"llada": {"max_sequence_length": 48}, "smdm": {}}.get(family, {"max_position_embeddings": 48})
         denoiser, tokenizer = load_denoiser(write(folder / family, family, **longer)), words(**given)
-        for way, options in {**PLAIN, **CACHED}.items():
+        for way, options in thin({**PLAIN, **CACHED}.items(), every):
             scheduler, decoding, others = split(options)
             done = generate(denoiser, tokenizer, PROMPTS, scheduler, decoding, seeds=seeds, **others)
             made[f"{family} | {way}"] = generation(done)
-        for way, options in FILLED.items():
+        for way, options in thin(FILLED.items(), every):
             decoding = Decoding(**options)
             made[f"{family} | gaps, {way}"] = generation(
                 infill(denoiser, tokenizer, GAPS, decoding=decoding, seeds=seeds)
@@ -388,11 +394,11 @@ def texts(folder: Path) -> Entries:
         turns = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
         made[f"{family} | chat"] = generation(generate(denoiser, tokenizer, turns, length=6))
     denoiser, tokenizer = load_denoiser(bert(folder / "bert")), wordpieces()
-    for way, options in PLAIN.items():
+    for way, options in thin(PLAIN.items(), every):
         scheduler, decoding, others = split(options)
         done = generate(denoiser, tokenizer, ["the cat", "", "the s on"], scheduler, decoding, seeds=seeds, **others)
         made[f"bert | {way}"] = generation(done)
-    for way, options in list(FILLED.items())[:3]:
+    for way, options in thin(list(FILLED.items())[:3], every):
         gaps = ["the <mask> sat on the mat .", "<mask:2>", "cat <mask:3> on <mask>"]
         made[f"bert | gaps, {way}"] = generation(
             infill(denoiser, tokenizer, gaps, decoding=Decoding(**options), seeds=seeds)
@@ -520,24 +526,25 @@ def shrunk(preset: str, denoiser: str, data: Any) -> PolicyRun:
     )
 
 
-def policy_trainings(folder: Path) -> Entries:
+def policy_trainings(folder: Path, every: int) -> Entries:
     made = {
         f"objective | {name}": trained(boards(**options), folder / f"objective-{nth}")
-        for nth, (name, options) in enumerate(OBJECTIVES.items())
+        for nth, (name, options) in thin(enumerate(OBJECTIVES.items()), every)
     }
     made |= {
         f"policy | {name}": trained(
             boards(policy, decoding=Decoding(block=5 if policy.blockwise else None)), folder / f"policy-{nth}"
         )
-        for nth, (name, policy) in enumerate(POLICIES.items())
+        for nth, (name, policy) in thin(enumerate(POLICIES.items()), every)
     }
     started = replace(boards(load_scheduler("sas-sudoku-4x4").config), start="sas-sudoku-4x4")  # pyright: ignore[reportAttributeAccessIssue]
     started = replace(started, denoiser="sudoku-4x4")
     return made | {"start | sas-sudoku-4x4": trained(started, folder / "started")}
 
 
-def preset_trainings(folder: Path) -> Entries:
-    return {name: trained(shrunk(name, "sudoku-4x4-imperfect", BOARDS), folder / name) for name in PRESETS}
+def preset_trainings(folder: Path, every: int) -> Entries:
+    presets = thin(PRESETS, every)
+    return {name: trained(shrunk(name, "sudoku-4x4-imperfect", BOARDS), folder / name) for name in presets}
 
 
 def masked(**options: Any) -> MaskedTraining:
@@ -548,7 +555,7 @@ def written_model() -> TransformerConfig:
     return TransformerConfig(**Arithmetic.shape(), width=16, n_layers=2, n_heads=2, ffn=24, positions="learned")
 
 
-def masked_trainings(folder: Path) -> Entries:
+def masked_trainings(folder: Path, every: int) -> Entries:
     """Pre-training, and the orders that are learned for the denoiser of sums that it makes."""
     shape: dict[str, Any] = {"width": 12, "n_layers": 2, "n_heads": 3, "ffn": 16, "mask_id": 0, "vocab_size": 5}
     shape |= {"max_length": 16}
@@ -564,7 +571,7 @@ def masked_trainings(folder: Path) -> Entries:
         records = pretrain(Pretrain(model, data, training), place)
         made[f"pre-training | {name}"] = of_run(place, records)
     sums = Arithmetic(count=40, seed=7, length=40)
-    for name in WRITTEN_PRESETS:
+    for name in thin(WRITTEN_PRESETS, every):
         made[f"order | {name}"] = trained(shrunk(name, str(folder / "sums"), sums), folder / name)
     return made
 
@@ -580,7 +587,7 @@ def examples(file: Path, vocabulary: list[str]) -> str:
     return str(file)
 
 
-def text_trainings(folder: Path) -> Entries:
+def text_trainings(folder: Path, every: int) -> Entries:
     """Orders and adapters for denoisers of text."""
     llada = write(folder / "llada", "llada")
     words(eos=27).save_pretrained(llada)
@@ -588,7 +595,7 @@ def text_trainings(folder: Path) -> Entries:
     made = {}
     for family, place in {"llada": llada, "bert": bert(folder / "bert")}.items():
         data = TextData(file=examples(folder / f"{family}.jsonl", vocabulary[family]), length=6, held_out=0.3)
-        for kind in ("mlp", "transformer", "hidden"):
+        for kind in thin(("mlp", "transformer", "hidden"), every):
             policy = replace(NARROW, kind=kind, tokens=False, features=("confidence", "entropy", "position", "left"))
             config = PolicyRun(str(place), policy, data=data, training=replace(SHORT, select="nll"))
             made[f"order | {family} | {kind}"] = trained(config, folder / f"{family}-{kind}")
@@ -614,16 +621,16 @@ STAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def second_stages(folder: Path) -> Entries:
+def second_stages(folder: Path, every: int) -> Entries:
     made = {}
-    for nth, (name, options) in enumerate(STAGES.items()):
+    for nth, (name, options) in thin(enumerate(STAGES.items()), every):
         given: dict[str, Any] = {"denoiser": "sudoku-4x4", "data": BOARDS, "validate": 4, "training": masked()}
         run = folder / str(nth)
         made[name] = of_run(run, run_second_stage(SecondStage(**given | options), run))
     return made
 
 
-def two_processes(folder: Path) -> Entries:
+def two_processes(folder: Path, every: int) -> Entries:
     """Two forks of this process share each step over gloo, as under ``accelerate launch``."""
     config = boards(prompts=5, correctness=0.5)
     with socket.socket() as free:
@@ -697,19 +704,19 @@ def studied(name: str, folder: Path, *options: str) -> Entries:
     }
 
 
-def studies(folder: Path) -> Entries:
+def studies(folder: Path, every: int) -> Entries:
     made = studied("sudoku-4x4", folder / "orders", "--quick", "--limit", "24")
     made |= studied("tau", folder / "tau", "--quick", "--limit", "3", "--schedulers", "random,confidence,sas")
     return made
 
 
-def verified(folder: Path) -> Entries:
+def verified(folder: Path, every: int) -> Entries:
     called("verify", "--json", str(folder / "claims.json"))
     rows = json.loads((folder / "claims.json").read_text())["rows"]
     return {f"claim {nth:02d}": digest_json(row) for nth, row in enumerate(rows, 1)}
 
 
-GROUPS: dict[str, Callable[[Path], Entries]] = {
+GROUPS: dict[str, Callable[[Path, int], Entries]] = {
     "decoding sudoku-4x4": small_boards,
     "decoding sudoku-4x4-imperfect": small_boards_imperfect,
     "decoding with oracles": small_boards_oracles,
@@ -726,13 +733,13 @@ GROUPS: dict[str, Callable[[Path], Entries]] = {
     "verify": verified,
     "revisions": revised_boards,
 }
-"""Name → what computes its entries, in an empty folder."""
+"""Name → what computes its entries, or every so many of them, in an empty folder."""
 
 
-def computed(group: str, folder: Path) -> Entries:
+def computed(group: str, folder: Path, every: int = 1) -> Entries:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    return GROUPS[group](folder)
+    return GROUPS[group](folder, every)
 
 
 def main(groups: list[str]) -> None:

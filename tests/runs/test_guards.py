@@ -7,8 +7,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from support.commands import call
+from support.forks import Fork
 from support.trainings import DATA, TRAINING
 from unmask.assets import MODELS, POLICIES
 from unmask.denoisers import hub, loading
@@ -142,14 +141,18 @@ def test_a_lock_that_is_something_else_is_refused(kind: str, tmp_path: Path) -> 
 
 def test_deleting_the_lock_admits_no_second_writer(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", Config())
-    second = f"from unmask.runs.run import Run\nwith Run(__import__('pathlib').Path({str(run.folder)!r})).lock(): print('in')"
+
+    def enter() -> None:
+        with Run(run.folder).lock():
+            print("in")
+
     with run.lock():
         (run.folder / ".lock").unlink()
         with pytest.raises(ValueError, match="is in use by another process"), run.lock():
             pass
         (run.folder / ".lock").unlink(missing_ok=True)
-        tried = subprocess.run([sys.executable, "-c", second], capture_output=True, text=True, check=False)
-        assert "in use" in tried.stderr and tried.stdout == ""
+        out, err = Fork(enter, tmp_path).communicate()
+        assert "in use" in err and out == ""
     with run.lock():
         pass
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 import pytest
 
 from support.commands import Call
+from support.forks import fork_command
 from support.studies import run
 from unmask_studies.catalogue import list_studies, load_study
 from unmask_studies.study import Findings, GridStudy, Key, Results, conclude, run_study
@@ -111,20 +109,14 @@ def test_a_killed_study_resumes_to_the_same_results(command: Call, tmp_path: Pat
         'denoisers = ["sudoku-4x4-imperfect"]\nschedulers = ["random", "confidence", "margin", "sas"]\n'
         '[sets]\ngenerated = 12\nclues = "4-8"\nsize = 4\n'
     )
-    words = [sys.executable, "-m", "unmask", "study", "sudoku", "--preset", "small.toml", "--out"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
-    killed = subprocess.Popen(
-        [*words, "broken"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    pieces, deadline = tmp_path / "broken" / "pieces", time.monotonic() + 240
-    while killed.poll() is None and time.monotonic() < deadline:
-        if pieces.is_dir() and any(path.suffix == ".json" for path in pieces.iterdir()):
-            killed.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.01)
-    killed.wait(60)
+    words = ("study", "sudoku", "--preset", "small.toml", "--out")
+    killed = fork_command(tmp_path, *words, "broken")
+    pieces = tmp_path / "broken" / "pieces"
+    assert killed.until(lambda: any(pieces.glob("*.json"))), killed.communicate()
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
     for name in ("broken", "whole"):
-        code, out, err = command(*words[3:], name, "--resume")
+        code, out, err = command(*words, name, "--resume")
         assert code == 0, err
     solved = []
     for name in ("broken", "whole"):

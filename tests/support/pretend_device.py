@@ -6,13 +6,12 @@ crosses over. Nothing but the name of the device is pretended.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only
 
 NAME = "lazy:0"
 """A kind of device that torch knows and has no kernels for."""
@@ -58,12 +57,34 @@ class PretendDevice(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
-        self.seen += any(isinstance(leaf, There) for leaf in tree_flatten((args, given))[0])
+        self.seen += any(isinstance(tensor, There) for tensor in tensors_of((args, given)))
         return computed(func, args, given)
 
 
+# As torch.utils._pytree has them, which takes most of a training's time here.
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_of(item)
+
+
+def change(kind: type[Tensor], made: Callable[[Any], Any], value: Any) -> Any:
+    """``value`` with every tensor of a kind replaced."""
+    if isinstance(value, kind):
+        return made(value)
+    if isinstance(value, dict):
+        return {name: change(kind, made, item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([change(kind, made, item) for item in value])
+    return value
+
+
 def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+    tensors = list(tensors_of((args, kwargs)))
     there = [tensor for tensor in tensors if isinstance(tensor, There)]
     crossing = func in (aten._to_copy.default, aten.copy_.default)
     if there and not crossing and any(not isinstance(tensor, There) and tensor.dim() for tensor in tensors):
@@ -72,7 +93,7 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     place = given if given is not None else THERE if there else torch.device("cpu")
     if func is aten._fused_sdp_choice.default:
         return 0  # plain arithmetic: the choice among kernels is the device's own
-    plain = tree_map_only(There, lambda tensor: tensor.inner, (args, kwargs))
+    plain = change(There, lambda tensor: tensor.inner, (args, kwargs))
     if given is not None:
         plain[1]["device"] = torch.device("cpu")
     result = func(*plain[0], **plain[1])
@@ -80,4 +101,4 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return args[0]
     if torch.device(place).type != THERE.type:
         return result
-    return tree_map_only(Tensor, lambda tensor: tensor if isinstance(tensor, There) else There(tensor), result)
+    return change(Tensor, lambda tensor: tensor if isinstance(tensor, There) else There(tensor), result)

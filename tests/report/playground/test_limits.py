@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.forks import Fork
 from support.playground import SMALL, WIKIPEDIA, ask, begun, events, free, refused, serving, until
 from unmask.cli.play import Play
 from unmask.report.playground import boards, limits
@@ -188,17 +187,16 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_the_command_prints_its_url_and_ends_on_ctrl_c(host: str) -> None:
-    command = [sys.executable, "-c", f"from unmask.cli.play import Play; Play(port=0, host={host!r}).run()"]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
-    assert running.stdout is not None
-    url = running.stdout.readline().strip()
+def test_the_command_prints_its_url_and_ends_on_ctrl_c(host: str, tmp_path: Path) -> None:
+    running = Fork(Play(port=0, host=host).run, tmp_path)
+    assert running.until(lambda: running.output().endswith("\n")), running.communicate()
+    url = running.output().strip()
     assert url.startswith("http://127.0.0.1:") and url.endswith("/")
     port = int(url.rstrip("/").rpartition(":")[2])
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/")
     assert connection.getresponse().status == 200
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=120)
-    assert (running.returncode, out) == (0, "") and "Traceback" not in err
+    out, err = running.communicate()
+    assert (running.returncode, out.strip()) == (0, url) and "Traceback" not in err
     assert ("has no password" in err) == (host == "0.0.0.0")

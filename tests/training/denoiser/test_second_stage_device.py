@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from support.commands import Call
 from support.pretend_device import NAME, THERE, PretendDevice
 from support.stages import stage
+from support.text import examples
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.placement import device_options
 from unmask.runs.run import Run
@@ -72,6 +73,7 @@ def test_weights_orders_and_canvases_are_on_the_device(tmp_path: Path) -> None:
 
 def test_an_adapter_in_bfloat16_on_the_device(tmp_path: Path) -> None:
     config = stage(tmp_path, "llada", dtype="bfloat16", validate=2)
+    examples(tmp_path / "llada.jsonl", "llada", 10)  # an operation of this device is slow
     config = replace(config, training=replace(config.training, samples=16, log_every=1, save_every=1))
     list(run_second_stage(config, tmp_path / "cpu"))
     with PretendDevice():

@@ -26,19 +26,10 @@ CONFIG = TINY.replace("prompts = 2", 'prompts = 5\ngroup = 2\nadvantage = "rewar
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the preset and the training of one process."""
     folder = tmp_path_factory.mktemp("processes")
     (folder / "tiny.toml").write_text(CONFIG)
-    config = load_preset(folder / "tiny.toml", PolicyRun)
-    list(run_policy_training(config, folder / "one"))
-    output = launch(2, folder, "train", "--preset", "tiny.toml", "--out", "two")
-    assert output.count("in each of 2 processes") == 1, output  # only the first one prints
-    list(itertools.islice(run_policy_training(config, folder / "resumed"), 3))
-
-    def resume(rank: int) -> None:
-        list(run_policy_training(config, folder / "resumed", resume=True))
-
-    codes, _ = together(2, resume, folder / "log")
-    assert codes == [0, 0], (folder / "log.0").read_text()
+    list(run_policy_training(load_preset(folder / "tiny.toml", PolicyRun), folder / "one"))
     return folder
 
 
@@ -46,16 +37,34 @@ def weights(folder: Path) -> torch.Tensor:
     return torch.cat([tensor.flatten() for tensor in load_file(folder / "policy" / "model.safetensors").values()])
 
 
-@pytest.mark.parametrize("other", ["two", "resumed"])
-def test_two_processes_train_like_one(runs: Path, other: str) -> None:
-    one, two = Run(runs / "one").metrics(), Run(runs / other).metrics()
+def same_training(runs: Path, other: Path) -> None:
+    one, two = Run(runs / "one").metrics(), Run(other).metrics()
     assert len(one) == len(two) == 4
     for a, b in zip(one, two, strict=True):
         assert a.keys() == b.keys()
         assert a["denoiser_calls"] == b["denoiser_calls"]
         for name in {name for name in a if "seconds" not in name}:
             assert a[name] == pytest.approx(b[name], rel=1e-3, abs=1e-4), name
-    assert torch.allclose(weights(runs / "one"), weights(runs / other), atol=2e-3)
+    assert torch.allclose(weights(runs / "one"), weights(other), atol=2e-3)
+
+
+@pytest.mark.slow
+def test_two_launched_processes_train_like_one(runs: Path) -> None:
+    output = launch(2, runs, "train", "--preset", "tiny.toml", "--out", "two")
+    assert output.count("in each of 2 processes") == 1, output  # only the first one prints
+    same_training(runs, runs / "two")
+
+
+def test_two_processes_resume_the_run_of_one(runs: Path, tmp_path: Path) -> None:
+    config = load_preset(runs / "tiny.toml", PolicyRun)
+    list(itertools.islice(run_policy_training(config, tmp_path / "resumed"), 3))
+
+    def resume(rank: int) -> None:
+        list(run_policy_training(config, tmp_path / "resumed", resume=True))
+
+    codes, _ = together(2, resume, tmp_path / "log")
+    assert codes == [0, 0], (tmp_path / "log.0").read_text()
+    same_training(runs, tmp_path / "resumed")
 
 
 def test_benchmark_of_processes_reports_ratios_of_rates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +93,13 @@ def test_benchmark_refuses_different_trainings() -> None:
         require_same(log, {"step": 1, "return": -3.0, "seconds": 1.0}, 2)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_failed_launch_shows_its_output(count: int, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"(?s)process(es)? ended with exit code \d+.*unknown train preset"):
-        launch(count, tmp_path, "train", "--preset", "nonsense", "--out", "run")
+@pytest.mark.parametrize(
+    ("count", "words", "message"),
+    [
+        (1, ["trane"], "no command 'trane'"),
+        pytest.param(2, ["train", "--preset", "nonsense", "--out", "run"], "train preset", marks=pytest.mark.slow),
+    ],
+)
+def test_failed_launch_shows_its_output(count: int, words: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"(?s)process(es)? ended with exit code \d+.*{message}"):
+        launch(count, tmp_path, *words)

@@ -1,0 +1,60 @@
+"""Shapes and types of `unmask` checked at run time, at a price that a whole suite can pay.
+
+jaxtyping's import hook decorates every function when its module is imported, closures each time they are defined, and
+checks each call twice: most of the time of a test that calls something small very often. What is wrong with a function's
+shapes shows in its first calls, so a function is decorated when it is called, and its calls are sampled.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import jaxtyping
+from jaxtyping import install_import_hook
+
+ALWAYS = 4
+"""Calls of a function that are checked in each test; later ones are when their number is a power of two."""
+
+_calls: Counter[CodeType] = Counter()
+_decorate = jaxtyping.jaxtyped
+
+
+def begin_test() -> None:
+    """Check the first calls of every function anew."""
+    _calls.clear()
+
+
+def _sample(function: Callable[..., Any], typechecker: Any) -> Callable[..., Any]:
+    code = function.__code__  # shared by all closures of one definition
+    checked: Callable[..., Any] | None = None
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        nonlocal checked
+        _calls[code] = count = _calls[code] + 1
+        if count > ALWAYS and count & (count - 1):
+            return function(*args, **kwargs)
+        if checked is None:
+            checked = _decorate(function, typechecker=typechecker)
+        return checked(*args, **kwargs)
+
+    return call
+
+
+def _jaxtyped(target: Any = None, *, typechecker: Any) -> Any:
+    """Stands for ``jaxtyping.jaxtyped`` in the modules that the import hook rewrites."""
+    if target is None:
+        return functools.partial(_jaxtyped, typechecker=typechecker)
+    return _sample(target, typechecker) if inspect.isfunction(target) else _decorate(target, typechecker=typechecker)
+
+
+def check_calls(*packages: str) -> None:
+    """Call this before the first import of the packages."""
+    jaxtyping.jaxtyped = _jaxtyped
+    install_import_hook(list(packages), "beartype.beartype")
