@@ -1,0 +1,116 @@
+"""Kernels and host syncs of a decoding step, counted on the pretended device, without the denoiser's own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from support.pretend_device import NAME, PretendDevice, There
+from unmask.decoding.guidance import DenoiserWrapper
+from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, Denoiser, Scheduler
+
+aten = torch.ops.aten
+VIEWS = {
+    aten.view, aten._unsafe_view, aten.expand, aten.select, aten.slice, aten.unsqueeze, aten.squeeze, aten.transpose, aten.t,
+    aten.permute, aten.detach, aten.alias, aten.as_strided, aten.split, aten.split_with_sizes, aten.unbind, aten.lift_fresh,
+    aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.diagonal, aten._reshape_alias, aten.chunk,
+}  # fmt: skip
+"""What launches no kernel."""
+SYNCS = {
+    aten._local_scalar_dense, aten.nonzero, aten.is_nonzero, aten.masked_select, aten.equal, aten.repeat_interleave,
+    aten._unique2, aten.unique_dim, aten.bincount,
+}  # fmt: skip
+"""What makes the host wait: a number that it reads, or a size that depends on data."""
+COPIES_FIRST = {aten.index_put, aten.masked_fill, aten.scatter, aten.index_fill, aten.index_copy, aten.index_add, aten.scatter_add}
+"""What copies its input before it changes the copy: two kernels."""
+
+
+@dataclass
+class Counts:
+    """Names of the operations that launched kernels, and of those that made the host wait."""
+
+    kernels: Counter[str] = field(default_factory=Counter)
+    syncs: Counter[str] = field(default_factory=Counter)
+
+    def minus(self, earlier: Counts) -> Counts:
+        return Counts(self.kernels - earlier.kernels, self.syncs - earlier.syncs)
+
+    def copy(self) -> Counts:
+        return Counts(self.kernels.copy(), self.syncs.copy())
+
+
+class CountingDevice(PretendDevice):
+    """The pretended device with a count of everything that is launched on it while ``paused`` is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts, self.paused = Counts(), 0
+
+    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if not self.paused:
+            self._count(func, args, kwargs or {}, result)
+        return result
+
+    def _count(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        given = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+        made = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
+        if not any(isinstance(tensor, There) for tensor in given + made):
+            return
+        name = func.overloadpacket
+        crosses = name in (aten._to_copy, aten.copy_) and len({isinstance(tensor, There) for tensor in given + made}) > 1
+        mask = name in (aten.index, aten.index_put, aten.index_put_) and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        if name in SYNCS or crosses or mask:
+            self.counts.syncs[str(func)] += 1
+        if name not in VIEWS and not crosses and name is not aten._local_scalar_dense:
+            self.counts.kernels[str(func)] += 2 if name in COPIES_FIRST else 1
+
+
+class Uncounted(DenoiserWrapper):
+    """A denoiser whose own work is not counted."""
+
+    def __init__(self, inner: Denoiser, device: CountingDevice) -> None:
+        super().__init__(inner)
+        self.counting = device
+
+    def hidden(self, *args: Any, **kwargs: Any) -> Tensor:
+        self.counting.paused += 1
+        try:
+            return super().hidden(*args, **kwargs)
+        finally:
+            self.counting.paused -= 1
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        self.counting.paused += 1
+        try:
+            return super().logits(hidden)
+        finally:
+            self.counting.paused -= 1
+
+
+def count_steps(
+    denoiser: Denoiser, scheduler: Scheduler, canvas: Canvas, decoding: Decoding, *, record: bool = False
+) -> list[Counts]:
+    """What each step launches, from one call of ``on_step`` to the next: the first step and the last are not in the list."""
+    seen: list[Counts] = []
+    with CountingDevice() as device:
+        there = canvas.to(NAME)
+        unmask(
+            Uncounted(denoiser, device),
+            scheduler,
+            there,
+            decoding,
+            record=record,
+            on_step=lambda step: seen.append(device.counts.copy()),
+        )
+    return [after.minus(before) for before, after in zip(seen, seen[1:], strict=False)]
