@@ -1,7 +1,9 @@
-"""Kernels and host syncs of a decoding step, counted on the pretended device, without the denoiser's own."""
+"""Kernels and host syncs of a decoding step, counted on the pretended device, without the kernels of the denoiser itself."""
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,10 +14,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
 from support.pretend_device import NAME, PretendDevice, There
-from unmask.decoding.guidance import DenoiserWrapper
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Canvas, Denoiser, Scheduler
+from unmask.decoding.protocols import Canvas, Scheduler
 
 aten = torch.ops.aten
 VIEWS = {
@@ -29,7 +30,15 @@ SYNCS = {
     aten._unique2, aten.unique_dim, aten.bincount,
 }  # fmt: skip
 """What makes the host wait: a number that it reads, or a size that depends on data."""
-COPIES_FIRST = {aten.index_put, aten.masked_fill, aten.scatter, aten.index_fill, aten.index_copy, aten.index_add, aten.scatter_add}
+COPIES_FIRST = {
+    aten.index_put,
+    aten.masked_fill,
+    aten.scatter,
+    aten.index_fill,
+    aten.index_copy,
+    aten.index_add,
+    aten.scatter_add,
+}
 """What copies its input before it changes the copy: two kernels."""
 
 
@@ -56,8 +65,7 @@ class CountingDevice(PretendDevice):
 
     def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        if not self.paused:
-            self._count(func, args, kwargs or {}, result)
+        self._count(func, args, kwargs or {}, result)
         return result
 
     def _count(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
@@ -66,51 +74,49 @@ class CountingDevice(PretendDevice):
         if not any(isinstance(tensor, There) for tensor in given + made):
             return
         name = func.overloadpacket
-        crosses = name in (aten._to_copy, aten.copy_) and len({isinstance(tensor, There) for tensor in given + made}) > 1
+        crosses = (
+            name in (aten._to_copy, aten.copy_) and len({isinstance(tensor, There) for tensor in given + made}) > 1
+        )
         mask = name in (aten.index, aten.index_put, aten.index_put_) and any(
             index is not None and index.dtype == torch.bool for index in args[1]
         )
         if name in SYNCS or crosses or mask:
             self.counts.syncs[str(func)] += 1
-        if name not in VIEWS and not crosses and name is not aten._local_scalar_dense:
+        if not self.paused and name not in VIEWS and not crosses and name is not aten._local_scalar_dense:
             self.counts.kernels[str(func)] += 2 if name in COPIES_FIRST else 1
 
 
-class Uncounted(DenoiserWrapper):
-    """A denoiser whose own work is not counted."""
+def leave_out(denoiser: Any, device: CountingDevice) -> Any:
+    """A copy of the denoiser, of which ``hidden`` and ``logits`` are not counted, but for their syncs."""
+    copied = copy.copy(denoiser)
 
-    def __init__(self, inner: Denoiser, device: CountingDevice) -> None:
-        super().__init__(inner)
-        self.counting = device
+    def without(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def paused(*args: Any, **kwargs: Any) -> Tensor:
+            device.paused += 1
+            try:
+                return call(*args, **kwargs)
+            finally:
+                device.paused -= 1
 
-    def hidden(self, *args: Any, **kwargs: Any) -> Tensor:
-        self.counting.paused += 1
-        try:
-            return super().hidden(*args, **kwargs)
-        finally:
-            self.counting.paused -= 1
+        return paused
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        self.counting.paused += 1
-        try:
-            return super().logits(hidden)
-        finally:
-            self.counting.paused -= 1
+    for name in ("hidden", "logits"):
+        object.__setattr__(copied, name, without(getattr(copied, name)))
+    return copied
 
 
 def count_steps(
-    denoiser: Denoiser, scheduler: Scheduler, canvas: Canvas, decoding: Decoding, *, record: bool = False
+    denoiser: Any, scheduler: Scheduler, canvas: Canvas, decoding: Decoding, *, record: bool = False
 ) -> list[Counts]:
     """What each step launches, from one call of ``on_step`` to the next: the first step and the last are not in the list."""
     seen: list[Counts] = []
     with CountingDevice() as device:
-        there = canvas.to(NAME)
         unmask(
-            Uncounted(denoiser, device),
+            leave_out(denoiser, device),
             scheduler,
-            there,
+            canvas.to(NAME),
             decoding,
             record=record,
             on_step=lambda step: seen.append(device.counts.copy()),
         )
-    return [after.minus(before) for before, after in zip(seen, seen[1:], strict=False)]
+    return [after.minus(before) for before, after in itertools.pairwise(seen)]

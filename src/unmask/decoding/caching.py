@@ -73,7 +73,7 @@ class CachedDenoiser(DenoiserWrapper):
         self, tokens: Int[Tensor, "b L"], attention: Bool[Tensor, "b L"] | None, focus: Focus
     ) -> Float[Tensor, "b L D"]:
         """Rows that are due are computed whole, the others only at their active positions."""
-        numbers = tuple(focus.block.tolist()) if focus.numbers is None else focus.numbers
+        numbers = tuple(focus.block.cpu().tolist()) if focus.numbers is None else focus.numbers
         due = self._due(focus, numbers)
         if all(due):
             self.store = self.cacheable.new_store()
@@ -124,7 +124,7 @@ class CachedDenoiser(DenoiserWrapper):
         at = same.int().argmax(1)
         assert self.store is not None
         self.store, self.rows = self.store.take(at), rows
-        kept = at.tolist()
+        kept = at.cpu().tolist()
         self.numbers, self.age = tuple(self.numbers[n] for n in kept), [self.age[n] for n in kept]
 
     def _active(self, active: Bool[Tensor, "b L"], span: slice | None = None) -> Bool[Tensor, "b L"] | slice:

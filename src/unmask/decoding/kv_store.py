@@ -120,8 +120,10 @@ class KVStore:
 
 @runtime_checkable
 class CacheableDenoiser(Protocol):
-    """A denoiser whose ``hidden`` can fill a :class:`KVStore`, and with ``active``, a slice where all rows have the same, compute only those
-    positions from it."""
+    """A denoiser whose ``hidden`` can fill a :class:`KVStore`, and with ``active`` compute only those positions from it.
+
+    ``active`` is a slice where all rows have the same positions.
+    """
 
     def new_store(self) -> KVStore: ...
     def hidden(

@@ -89,7 +89,11 @@ class Odds:
     """Logits, the largest of each position, and ``others``: p(a)/p̂ of every token but the likeliest, 0 in its place."""
 
     def __init__(
-        self, logits: Float[Tensor, "N V"], top: Float[Tensor, "N"], best: Int[Tensor, "N"], others: Float[Tensor, "N V"]
+        self,
+        logits: Float[Tensor, "N V"],
+        top: Float[Tensor, "N"],
+        best: Int[Tensor, "N"],
+        others: Float[Tensor, "N V"],
     ) -> None:
         self.logits, self.top, self.best, self.others = logits, top, best, others
 

@@ -58,8 +58,8 @@ class Focus:
     """Where a decoding stands, for denoisers that compute less where nothing can be revealed.
 
     ``rows`` are ids that the rows keep until the decoding ends; ``block`` is the number of each row's current block and
-    ``active`` its positions, revealed ones included. Step 0 begins a decoding. What the host knows without waiting for the device:
-    ``numbers`` are the blocks' numbers, and ``span`` the columns of the block, if they are the same in all rows, next to each other,
+    ``active`` its positions, revealed ones included. Step 0 begins a decoding. The host knows without waiting
+    ``numbers``, those of the blocks, and ``span``, the block's columns, if they are the same in all rows, next to each other,
     and no padding stands from the one before them on.
     """
 

@@ -65,7 +65,9 @@ class Reveals:
 
     def spread(self, shape: tuple[int, int], device: torch.device) -> dict[str, Tensor]:
         """``[B, K]`` each: a row's reveals one after another, −1 and 0 behind them."""
-        found: dict[str, Tensor] = {n: torch.full(shape, -1, dtype=torch.long, device=device) for n in ("order", "step")}
+        found: dict[str, Tensor] = {
+            n: torch.full(shape, -1, dtype=torch.long, device=device) for n in ("order", "step")
+        }
         found |= {name: torch.zeros(shape, device=device) for name in ("logp", "order_logp", "score")}
         if not self.parts:
             return found

@@ -17,7 +17,20 @@ from unmask.decoding.pricing import constant, device_ids
 from unmask.decoding.protocols import Canvas, Denoiser, Focus, takes_focus
 
 PER_ROW = (
-    *("tokens", "hidden", "waiting", "attention", "index", "block", "place", "first", "rows", "total", "seeds", "ordinal"),
+    *(
+        "tokens",
+        "hidden",
+        "waiting",
+        "attention",
+        "index",
+        "block",
+        "place",
+        "first",
+        "rows",
+        "total",
+        "seeds",
+        "ordinal",
+    ),
     *("share", "extra", "block_step", "one"),
 )
 """The attributes of ``LiveRows`` that have a row per live row, or are None."""
@@ -78,7 +91,7 @@ class LiveRows:
         self.filler = denoiser.pad_id if denoiser.pad_id is not None else (denoiser.end_ids or (denoiser.mask_id,))[0]
         live = self.hidden.any(1)
         if not bool(live.all()):
-            self.retire(live.tolist())
+            self.retire(live.cpu().tolist())
 
     @property
     def unseen(self) -> Bool[Tensor, "b L"]:
@@ -102,7 +115,7 @@ class LiveRows:
     def focus(self) -> Focus:
         current = self._current()
         assert self.spans is not None
-        numbers = tuple(current.tolist()) if self.numbers is None else self.numbers
+        numbers = tuple(current.cpu().tolist()) if self.numbers is None else self.numbers
         return Focus(self.rows, current, self.block == current[:, None], self.step, numbers, self.spans.common(numbers))
 
     def quota(self) -> Int[Tensor, "b"]:

@@ -57,7 +57,9 @@ def read_survey(live: LiveRows, step: Step, ranked: Float[Tensor, "b L"], everyt
         raise ValueError(NOT_A_NUMBER)
     stays = [value > 0 for value in read.get("stays", read["priced"])]
     if "first_end" in read:
-        stays = [s and end >= hidden for s, end, hidden in zip(stays, read["first_end"], read["first_hidden"], strict=True)]
+        stays = [
+            s and end >= hidden for s, end, hidden in zip(stays, read["first_end"], read["first_hidden"], strict=True)
+        ]
     left = sum(int(n) for n, stay in zip(read["priced"], stays, strict=True) if stay)
     numbers = None
     if "numbers" in read:

@@ -177,8 +177,9 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "B L D"]:
         """States that predict each position. ``attention`` is False on padding, which is neither seen nor counted in positions.
 
-        ``store`` is filled with keys, values and states. With ``active`` too, only those positions are computed (a slice: the same in
-        every row, without padding); the others keep the keys, values and states of the time when ``store`` was filled. ``focus`` is what ``causal_prefix`` attention needs.
+        ``store`` is filled with keys, values and states. With ``active`` too, only those positions are computed (a slice: the same
+        in every row, without padding); the others keep the keys, values and states of the time when ``store`` was filled.
+        ``focus`` is what ``causal_prefix`` attention needs.
         """
         if self.takes_focus and focus is None:
             raise ValueError(

@@ -60,9 +60,10 @@ class AsPublished:
             return SimpleNamespace(
                 logits=self.denoiser.logits(self.denoiser.hidden(tokens, None, store)), past_key_values=store
             )
-        self.canvas[replace_position] = tokens.flatten()
-        states = self.denoiser.hidden(self.canvas, None, past_key_values, replace_position)
-        states = states[replace_position].unflatten(0, tokens.shape)
+        start = int(replace_position[0].int().argmax())
+        block = slice(start, start + tokens.shape[1])
+        self.canvas[:, block] = tokens
+        states = self.denoiser.hidden(self.canvas, None, past_key_values, block)[:, block]
         return SimpleNamespace(logits=self.denoiser.logits(states), past_key_values=past_key_values)
 
 
