@@ -80,7 +80,8 @@ class CountingDevice(PretendDevice):
         mask = name in (aten.index, aten.index_put, aten.index_put_) and any(
             index is not None and index.dtype == torch.bool for index in args[1]
         )
-        if name in SYNCS or crosses or mask:
+        moved = name is aten.where and not all(isinstance(tensor, There) for tensor in given)
+        if name in SYNCS or crosses or mask or moved:
             self.counts.syncs[str(func)] += 1
         if not self.paused and name not in VIEWS and not crosses and name is not aten._local_scalar_dense:
             self.counts.kernels[str(func)] += 2 if name in COPIES_FIRST else 1

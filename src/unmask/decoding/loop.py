@@ -94,7 +94,7 @@ def run_loop(
         # The scheduler scores the positions, the temperature perturbs the scores, a revision takes back, the pace takes the best.
         scores = score_positions(scheduler, view, check=False)
         keys = perturb(scores, view, decoding.order_temperature)
-        ranked = torch.where(view.eligible, keys, constant(-torch.inf))
+        ranked = torch.where(view.eligible, keys, constant(-torch.inf, keys.device))
         revised = revise(revision, view, live)
         revealed = pace(view, ranked, make_up(view, live, revised.hidden))
 
@@ -148,6 +148,7 @@ def look(
     if needs_truth(scheduler) and reference is None:
         raise ValueError("this scheduler is an oracle: it needs the truth; give the canvas a target")
     eligible = live.eligible()
+    alone = states is None  # no survey follows: broken logits are looked for at once
     states = Forwards(denoiser, live).states(live) if states is None else states
     unseen, whole = live.unseen, everything or prices_all(scheduler)
     row, position = pack(unseen if whole else eligible, live.priced)
@@ -164,7 +165,7 @@ def look(
         total=live.total,
         states=states,
         at=(row, position),
-        prices=price(denoiser.logits(states[row, position]), denoiser.forbidden_ids, check=False),
+        prices=price(denoiser.logits(states[row, position]), denoiser.forbidden_ids, check=alone),
         seeds=live.seeds,
         reference=live.select(reference) if needs_truth(scheduler) and reference is not None else None,
         memory=memory,

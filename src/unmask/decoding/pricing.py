@@ -150,9 +150,9 @@ def price_at_once(logits: Float[Tensor, "N V"], forbidden: Int[Tensor, "F"] | No
 
 
 @lru_cache(maxsize=256, typed=True)
-def constant(value: int | float) -> Shaped[Tensor, ""]:
-    """A number for ``torch.where``, which fills a tensor on the device for one that is not a tensor."""
-    return torch.tensor(value)
+def constant(value: int | float, device: torch.device) -> Shaped[Tensor, ""]:
+    """A number for ``torch.where``, made once: it fills a tensor for one that is none, and copies one of the CPU to the device."""
+    return torch.tensor(value, device=device)
 
 
 @lru_cache(maxsize=256)

@@ -154,7 +154,7 @@ class LiveRows:
                 self._stop_at_end()
         self._found = self._eligible = None
         if self.budgeted:
-            self.block_step = torch.where(self._current() == before, self.block_step + 1, constant(0))
+            self.block_step = torch.where(self._current() == before, self.block_step + 1, constant(0, self.rows.device))
 
     def current(self) -> Int[Tensor, "b"]:
         """The number of each row's current block."""
@@ -162,7 +162,7 @@ class LiveRows:
 
     def find_ends(self) -> tuple[Int[Tensor, "b"], Int[Tensor, "b"]]:
         """Where each row's first end token and its first hidden position stand in the region; the length where there is none."""
-        length, ends = constant(self.tokens.shape[1]), torch.isin(self.tokens, self.ends)
+        length, ends = constant(self.tokens.shape[1], self.tokens.device), torch.isin(self.tokens, self.ends)
         return tuple(torch.where(at, self.ordinal, length).amin(1) for at in (ends, self.hidden))  # pyright: ignore
 
     def retire(self, stays: Sequence[bool]) -> None:
@@ -218,7 +218,7 @@ class LiveRows:
     def _current(self) -> Int[Tensor, "b"]:
         """The number of each row's first block that hides something. Found once, until ``hidden`` changes."""
         if self._found is None:
-            self._found = torch.where(self.hidden, self.block, constant(self.blocks - 1)).amin(1)
+            self._found = torch.where(self.hidden, self.block, constant(self.blocks - 1, self.block.device)).amin(1)
             if self.revises:
                 self._found = torch.where(self.watched, self.open, self._found)
         return self._found

@@ -167,7 +167,9 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         if view.attention is not None:
             seen["real"] = view.attention
         if c.residual and c.base != "confidence":
-            seen["base"] = torch.where(view.confidence > -torch.inf, BASES[c.base](view), constant(0.0))
+            seen["base"] = torch.where(
+                view.confidence > -torch.inf, BASES[c.base](view), constant(0.0, view.tokens.device)
+            )
         if c.reads_states:
             seen["states"] = view.states
         if c.kind == "hidden":
@@ -177,11 +179,12 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
                 view.at, view.prices.logp
             )
             return {**seen, "logp": logp[..., 1:], "best": view.best}
-        priced, nothing = view.confidence > -torch.inf, constant(0.0)
+        priced, nothing = view.confidence > -torch.inf, constant(0.0, view.tokens.device)
         vocabulary = view.prices.vocabulary - len(view.denoiser.forbidden_ids)
+        log_size = torch.log(torch.tensor(float(max(2, vocabulary))))
         columns: dict[str, Callable[[], Tensor]] = {
             "confidence": lambda: torch.where(priced, view.confidence, nothing),
-            "entropy": lambda: torch.where(priced, view.entropy, nothing) / constant(float(max(2, vocabulary))).log(),
+            "entropy": lambda: torch.where(priced, view.entropy, nothing) / log_size,
             "position": lambda: _positions(view),
             "margin": lambda: torch.where(priced, view.margin, nothing),
             "progress": lambda: (1 - view.remaining / view.total.clamp(min=1))[:, None].expand_as(view.confidence),
@@ -226,7 +229,9 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
     @staticmethod
     def confidence_logit(seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
         """log p̂/(1 − p̂) from log p̂, exact where p̂ is all but 1."""
-        confidence = torch.where(seen["confidence"] > -torch.inf, seen["confidence"], constant(-1.0))
+        confidence = torch.where(
+            seen["confidence"] > -torch.inf, seen["confidence"], constant(-1.0, seen["confidence"].device)
+        )
         return -torch.log(torch.expm1(-confidence).clamp(min=1e-30)).clamp(max=LOGIT_CAP)
 
     def _grid_input(self, seen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
