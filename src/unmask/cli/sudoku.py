@@ -353,7 +353,7 @@ def read_board(text: str) -> tuple[np.ndarray, np.ndarray]:
     return board, np.asarray(solve(board), np.int8)
 
 
-def load_for_boards(name: str, placement: Placement) -> tuple[Any, int]:
-    """A denoiser and the size of the boards it fills."""
-    model = load_denoiser(name, **placement.options)
+def load_for_boards(name: str, placement: Placement | None = None) -> tuple[Any, int]:
+    """A denoiser and the size of the boards it fills; without a placement on the CPU."""
+    model = load_denoiser(name, **(placement.options if placement is not None else {}))
     return model, board_size(model, name)
