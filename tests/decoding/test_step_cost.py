@@ -119,11 +119,12 @@ def test_pricing_compiles_as_a_whole(denoiser: Transformer) -> None:
 
     def statistics(logits: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         prices = price_at_once(logits, ids)
-        return prices.best, prices.confidence, prices.logp, prices.margin, prices.entropy
+        logp = prices.odds.log_probabilities(prices.confidence)
+        return prices.best, prices.confidence, logp, prices.odds.entropy(logp, prices.confidence.exp())
 
     compiled = torch.compile(statistics, backend="eager", fullgraph=True)
     expected = price(logits, (MASK,))
-    names = ("best", "confidence", "logp", "margin", "entropy")
+    names = ("best", "confidence", "logp", "entropy")
     for name, value in zip(names, compiled(logits, ids), strict=True):
         assert torch.equal(value, getattr(expected, name)), name
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 from rich.table import Table
 
-from unmask.cli.shell import Inline, console, require_writable, write_json
+from unmask.cli.shell import console, require_writable, write_json
 from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.placement import Placement
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.theory.claims import claims
 
@@ -26,16 +24,14 @@ class Verify:
     puzzles: int = 3  # How many boards; each is enumerated with all its orders.
     clues: int = 8  # Given cells of a board: with 8 there are 256 states.
     seed: int = 1  # Which boards, and which random tables.
-    placement: Annotated[Placement, Inline] = field(default_factory=Placement)  # Where the denoiser runs.
     json: Path | None = None  # Also write the rows to this file.
 
     def run(self) -> None:
         if self.json is not None:
             require_writable(self.json)
         problems = SudokuTask.generate(self.puzzles, 4, f"{self.clues}-{self.clues}", "test", self.seed)
-        model = load_denoiser(self.denoiser, **self.placement.options)
-        rows = claims(model, problems.canvas(range(self.puzzles)).to(model.device), seed=self.seed)
-        title = f"{self.denoiser}, {self.puzzles} boards with {16 - self.clues} blanks, on {self.placement.describe()}"
+        rows = claims(load_denoiser(self.denoiser), problems.canvas(range(self.puzzles)), seed=self.seed)
+        title = f"{self.denoiser}, {self.puzzles} boards with {16 - self.clues} blanks"
         table = Table("claim", "left", "", "right", "holds", "note", title=title)
         for row in rows:
             holds = "yes" if row.holds else "NO"
