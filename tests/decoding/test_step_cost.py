@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -12,7 +14,6 @@ from support.pretend_device import NAME, PretendDevice
 from support.step_counter import count_steps
 from unmask.decoding.loop import look, unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.pricing import device_ids, price, price_at_once
 from unmask.decoding.protocols import Canvas, View
 from unmask.decoding.rows import LiveRows
 from unmask.denoisers.transformer import Transformer, TransformerConfig
@@ -111,22 +112,27 @@ def test_large_finite_logits_are_not_broken(denoiser: Transformer) -> None:
     assert (unmask(large, confidence, canvas()).order >= 0).all()
 
 
-@torch.no_grad()
-@pytest.mark.usefixtures("unchecked")
-def test_pricing_compiles_as_a_whole(denoiser: Transformer) -> None:
-    logits = torch.randn(6, 40, generator=torch.Generator().manual_seed(0))
-    ids = device_ids((MASK,), torch.device("cpu"))
+COMPILED = """
+import torch
+from unmask.decoding.pricing import device_ids, price, price_at_once
 
-    def statistics(logits: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        prices = price_at_once(logits, ids)
-        logp = prices.odds.log_probabilities(prices.confidence)
-        return prices.best, prices.confidence, logp, prices.odds.entropy(logp, prices.confidence.exp())
+def statistics(logits, ids):
+    prices = price_at_once(logits, ids)
+    logp = prices.odds.log_probabilities(prices.confidence)
+    return prices.best, prices.confidence, logp, prices.odds.entropy(logp, prices.confidence.exp())
 
-    compiled = torch.compile(statistics, backend="eager", fullgraph=True)
-    expected = price(logits, (MASK,))
-    names = ("best", "confidence", "logp", "entropy")
-    for name, value in zip(names, compiled(logits, ids), strict=True):
+with torch.no_grad():
+    logits = torch.randn(6, 40)
+    expected, ids = price(logits, (39,)), device_ids((39,), torch.device("cpu"))
+    found = torch.compile(statistics, backend="eager", fullgraph=True)(logits, ids)
+    for name, value in zip(("best", "confidence", "logp", "entropy"), found, strict=True):
         assert torch.equal(value, getattr(expected, name)), name
+"""
+
+
+def test_pricing_compiles_as_a_whole() -> None:
+    """In a process of its own, where no checks of shapes are wrapped around the functions."""
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)
 
 
 @torch.no_grad()
