@@ -17,7 +17,11 @@ from unmask.cli.shell import list_options, resolve
 from unmask.denoisers.placement import Placement, find_device
 from unmask.runs.processes import ProcessGroup
 
-RUN_A_DENOISER = ["generate", "evaluate", "lm-eval", "train", "finetune", "pretrain"]
+RUN_A_DENOISER = [
+    *("generate", "evaluate", "lm-eval", "train", "finetune", "pretrain"),
+    *("decode", "trace", "play", "demo"),
+]
+BOARD = "12.4.41221.34.21"
 EVALUATE = [
     "evaluate",
     "--denoiser",
@@ -48,6 +52,43 @@ def test_a_device_that_is_not_there_is_one_line(command: Call) -> None:
     code, _, error = command(*EVALUATE, "--device", "cuad")
     assert (code, error.count("\n")) == (2, 1)
     assert "did you mean 'cuda'" in error
+
+
+@pytest.mark.parametrize("line", [["decode", BOARD], ["trace", BOARD, "--denoiser", "sudoku-4x4"], ["play"], ["demo"]])
+def test_a_missing_device_stops_every_command(command: Call, tmp_path: Path, line: list[str]) -> None:
+    out = ["--out", str(tmp_path / "out")] if line[0] in ("trace", "demo") else []
+    code, _, error = command(*line, *out, "--device", "cuda")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "there is no device 'cuda' here" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_decoded_boards_elsewhere_are_the_same(command: Call, tmp_path: Path) -> None:
+    records, traces = [], []
+    for device in ("cpu", NAME):
+        out = tmp_path / device[:3]
+        with PretendDevice() as pretended:
+            code, shown, error = command("decode", BOARD, "--json", "--device", device)
+            assert code == 0, error
+            line = [
+                "trace",
+                "--limit",
+                "1",
+                "--denoiser",
+                "sudoku-4x4",
+                "--schedulers",
+                "margin,random",
+                "--out",
+                str(out),
+            ]
+            code, recorded, error = command(*line, "--device", device)
+            assert code == 0, error
+        assert f"recorded on {device}, float32" in recorded
+        assert (pretended.seen > 100) == (device == NAME)
+        records.append(json.loads(shown))
+        traces.append(json.loads((out / "0001.json").read_text()))
+    assert records[0]["order"] == records[1]["order"]
+    assert [one["order"] for one in traces[0]["trajectories"]] == [one["order"] for one in traces[1]["trajectories"]]
 
 
 def test_the_best_device_is_chosen_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

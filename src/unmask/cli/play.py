@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import webbrowser
+from dataclasses import field
 from importlib.util import find_spec
-from typing import Literal
+from typing import Annotated
 
-from unmask.cli.shell import console, errors
+from unmask.cli.shell import Inline, console, errors
+from unmask.denoisers.placement import Placement
 from unmask.runs.config import Positive, config
 
 
@@ -26,8 +28,7 @@ class Play:
     scheduler: tuple[str, ...] = ()
     """Further schedulers for them, separated by commas: learned policies (or the runs that trained them), names with options."""
     tokenizer: str | None = None  # A folder or hub id, if not the denoiser's own.
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"  # The text denoiser's.
-    device: str | None = None  # Such as cuda; auto is the best there is, spread is over all GPUs. By default the CPU.
+    placement: Annotated[Placement, Inline] = field(default_factory=Placement)  # Where the text denoiser runs.
     port: int = 8321  # The port to listen at; 0 takes a free one.
     host: str = "127.0.0.1"
     """The address to listen at. Any other than this machine's own lets others use the playground."""
@@ -40,12 +41,13 @@ class Play:
         from unmask.report.playground.models import Models
         from unmask.report.playground.server import Playground
 
-        models = Models(self.denoiser, self.scheduler, self.tokenizer, self.dtype, self.device)
+        models = Models(self.denoiser, self.scheduler, self.tokenizer, self.placement)
         server = Playground(models, self.host, self.port, self.seconds)
         if not server.is_private:
             warning = f"warning: every machine that reaches {self.host} can use this playground; it has no password"
             errors.print(warning, style="yellow", soft_wrap=True)
         console.print(server.url, soft_wrap=True)
+        console.print(f"text is decoded on {self.placement.describe()}")
         if self.open_browser:
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:

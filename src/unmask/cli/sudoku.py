@@ -22,6 +22,7 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Scheduler, Trajectory
 from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.placement import Placement
 from unmask.report.cases import problem_name
 from unmask.report.terminal import tables as terminal
 from unmask.report.terminal.boards import Lane, LiveBoards
@@ -132,6 +133,7 @@ class Decode:
     denoiser: str | None = None
     """A shipped name, a folder or a hub id; by default the shipped one of the puzzle's size."""
     decoding: Annotated[Decoding, Inline] = field(default_factory=Decoding)  # How to decode.
+    placement: Annotated[Placement, Inline] = field(default_factory=Placement)  # Where the denoiser runs.
     seed: Seed = 0  # For random orders.
     compare: str | None = None
     """Another scheduler, to see where the two orders part; confidence, when the scheduler is the learned one by default."""
@@ -171,7 +173,7 @@ class Decode:
                     self,
                     len(boards),
                 )
-                _show(filled, name)
+                _show(filled, name, self.placement.describe())
 
     def _load(self, size: int) -> tuple[str, list[str], dict[str, Scheduler], Any]:
         """The denoiser's name; the names of the scheduler and of the one it is compared with; these; and the denoiser."""
@@ -180,7 +182,7 @@ class Decode:
             raise ValueError(
                 f"no denoiser ships for {size}x{size} boards: train one and name its folder with --denoiser"
             )
-        model, fits = load_for_boards(name)
+        model, fits = load_for_boards(name, self.placement)
         names = [self.scheduler or "confidence", self.compare]
         if self.scheduler is None and f"sas-{name}" in list_policies():
             names = ["sas", self.compare or "confidence"]
@@ -192,12 +194,17 @@ class Decode:
 
     def _decode(self, model: Any, schedulers: dict[str, Scheduler], canvas: Canvas) -> dict[str, Trajectory]:
         """The puzzle, filled by each scheduler; for traces with every candidate."""
+        canvas = canvas.to(model.device)
         if self.traces is None:
-            return {
+            found = {
                 name: unmask(model, scheduler, canvas, self.decoding, record=False)
                 for name, scheduler in schedulers.items()
             }
-        return {name: trace.record_trajectory(model, name, schedulers, canvas, self.decoding) for name in schedulers}
+        else:
+            found = {
+                name: trace.record_trajectory(model, name, schedulers, canvas, self.decoding) for name in schedulers
+            }
+        return {name: trace.to_cpu(trajectory) for name, trajectory in found.items()}
 
 
 @dataclass(frozen=True)
@@ -287,10 +294,10 @@ def _watch(shown: LiveBoards, options: Decode, puzzles: int) -> None:
                 time.sleep(1 / options.speed)
 
 
-def _show(filled: list[tuple[str, Filled]], name: str) -> None:
+def _show(filled: list[tuple[str, Filled]], name: str, place: str) -> None:
     (scheduler, first), *others = filled
     trajectory, wrong = first.trajectory, first.wrong
-    cost = f"{trajectory.denoiser_calls} denoiser calls, {trajectory.seconds:.2f} s"
+    cost = f"{trajectory.denoiser_calls} denoiser calls, {trajectory.seconds:.2f} s on {place}"
     back = f"{len(first.taken_back)} reveals taken back, " if first.taken_back else ""
     console.print(f"{scheduler} order, {name}: {first.verdict()}; {back}{cost}")
     grid = Table.grid(padding=(0, 6))
@@ -346,7 +353,7 @@ def read_board(text: str) -> tuple[np.ndarray, np.ndarray]:
     return board, np.asarray(solve(board), np.int8)
 
 
-def load_for_boards(name: str) -> tuple[Any, int]:
-    """A denoiser and the size of the boards it fills."""
-    model = load_denoiser(name)
+def load_for_boards(name: str, placement: Placement | None = None) -> tuple[Any, int]:
+    """A denoiser and the size of the boards it fills; without a placement on the CPU."""
+    model = load_denoiser(name, **(placement.options if placement is not None else {}))
     return model, board_size(model, name)

@@ -12,6 +12,7 @@ from unmask.cli.shell import Inline, console, progress_bar, require_new_folder
 from unmask.cli.sudoku import load_for_boards, names_a_file, read_board
 from unmask.decoding.draws import row_seeds
 from unmask.decoding.options import Decoding
+from unmask.denoisers.placement import Placement
 from unmask.evaluation.evaluate import load_schedulers
 from unmask.report.cases import problem_name
 from unmask.report.traces import record as traces
@@ -36,12 +37,13 @@ class Trace:
     denoiser: str = "sudoku-9x9-imperfect"  # A shipped name, a folder (or the run that trained it), or a hub id.
     clues: str | None = None  # For generated puzzles: rao, wide, or a range such as 25-35.
     decoding: Annotated[Decoding, Inline] = field(default_factory=Decoding)  # How to decode.
+    placement: Annotated[Placement, Inline] = field(default_factory=Placement)  # Where the denoiser runs.
     limit: Count = 20  # How many puzzles.
     seed: Seed = 0  # For generated puzzles and for random orders.
 
     def run(self) -> None:
         require_new_folder(self.out)
-        model, size = load_for_boards(self.denoiser)
+        model, size = load_for_boards(self.denoiser, self.placement)
         schedulers = load_schedulers(self.schedulers, lambda name: load_scheduler(name, model, self.denoiser))
         problems = self._read_problems(size)
         about = traces.about_boards(size, self.denoiser, self.decoding.describe())
@@ -50,10 +52,11 @@ class Trace:
             for row in progress.track(range(len(problems)), description="recording"):
                 name = problem_name(problems.source, row) if len(problems) > 1 else problems.source
                 # The seeds of `unmask evaluate`: the same puzzle is filled in the same order.
-                canvas = problems.canvas([row]).seeded(row_seeds(self.seed, [row]))
+                canvas = problems.canvas([row]).seeded(row_seeds(self.seed, [row])).to(model.device)
                 recorded = traces.record(model, schedulers, canvas, about, self.decoding, problems=[name])
                 traces.write(recorded[0], self.out / f"{row + 1:04d}.json")
         count = "1 trace" if len(problems) == 1 else f"{len(problems)} traces"
+        console.print(f"recorded on {self.placement.describe()}")
         console.print(f"wrote {count} to {self.out}; see them with: unmask view {self.out}", soft_wrap=True)
 
     def _read_problems(self, size: int) -> SudokuTask:

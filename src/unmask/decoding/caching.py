@@ -18,6 +18,8 @@ the result is exact and nothing is stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -51,7 +53,9 @@ class CachedDenoiser(DenoiserWrapper):
         self.cacheable: CacheableDenoiser = inner
         self.cache, self.refresh = cache, refresh
         self.store: KVStore | None = None
-        self.rows = self.block = self.age = torch.zeros(0, dtype=torch.long)
+        self.rows = torch.zeros(0, dtype=torch.long)
+        self.numbers: tuple[int, ...] = ()
+        self.age: list[int] = []
 
     @property
     def takes_focus(self) -> bool:
@@ -69,36 +73,37 @@ class CachedDenoiser(DenoiserWrapper):
         self, tokens: Int[Tensor, "b L"], attention: Bool[Tensor, "b L"] | None, focus: Focus
     ) -> Float[Tensor, "b L D"]:
         """Rows that are due are computed whole, the others only at their active positions."""
-        due = self._due(focus)
-        if bool(due.all()):
+        numbers = tuple(focus.block.cpu().tolist()) if focus.numbers is None else focus.numbers
+        due = self._due(focus, numbers)
+        if all(due):
             self.store = self.cacheable.new_store()
             states = self.cacheable.hidden(tokens, attention, self.store)
-            self.rows, self.age = focus.rows, torch.ones_like(focus.rows)
-        else:
+            self.rows = focus.rows
+        elif any(due):
             states = self._mixed(tokens, attention, focus, due)
-            self.age = torch.where(due, 1, self.age + 1)
-        self.block = focus.block
+        else:
+            states = self.cacheable.hidden(tokens, attention, self.store, self._active(focus.active, focus.span))
+        self.age = [1 if is_due else age + 1 for is_due, age in zip(due, self.age or [0] * len(due), strict=True)]
+        self.numbers = numbers
         return states
 
-    def _due(self, focus: Focus) -> Bool[Tensor, "b"]:
+    def _due(self, focus: Focus, numbers: Sequence[int]) -> list[bool]:
         """Rows at the first step of a block, or ``refresh`` steps after their last exact one."""
         if focus.step == 0 or self.store is None:
-            return torch.ones_like(focus.rows, dtype=torch.bool)
+            self.age = []
+            return [True] * len(numbers)
         self._drop_finished(focus.rows)
-        due = self.block != focus.block
-        return due if self.refresh is None else due | (self.age >= self.refresh)
+        late = [self.refresh is not None and age >= self.refresh for age in self.age]
+        return [new != old or is_late for new, old, is_late in zip(numbers, self.numbers, late, strict=True)]
 
     def _mixed(
-        self,
-        tokens: Int[Tensor, "b L"],
-        attention: Bool[Tensor, "b L"] | None,
-        focus: Focus,
-        due: Bool[Tensor, "b"],
+        self, tokens: Int[Tensor, "b L"], attention: Bool[Tensor, "b L"] | None, focus: Focus, due: Sequence[bool]
     ) -> Float[Tensor, "b L D"]:
         assert self.store is not None
-        if not bool(due.any()):
-            return self.cacheable.hidden(tokens, attention, self.store, self._active(focus.active))
-        whole, part = torch.nonzero(due)[:, 0], torch.nonzero(~due)[:, 0]
+        whole, part = (
+            torch.tensor([n for n, is_due in enumerate(due) if is_due == wanted], device=tokens.device)
+            for wanted in (True, False)
+        )
         real = (None, None) if attention is None else (attention[whole], attention[part])
         fresh = self.cacheable.new_store()
         exact = self.cacheable.hidden(tokens[whole], real[0], fresh)
@@ -111,18 +116,21 @@ class CachedDenoiser(DenoiserWrapper):
 
     def _drop_finished(self, rows: Int[Tensor, "b"]) -> None:
         """Forget the rows that have left."""
-        if len(rows) == len(self.rows) and bool((rows == self.rows).all()):
+        if rows is self.rows or (len(rows) == len(self.rows) and bool((rows == self.rows).all())):
             return
         same = rows[:, None] == self.rows
         if not bool(same.any(1).all()):
             raise ValueError("a cache got a row that it has not seen from its first step on: begin with step 0")
         at = same.int().argmax(1)
         assert self.store is not None
-        self.store = self.store.take(at)
-        self.rows, self.block, self.age = rows, self.block[at], self.age[at]
+        self.store, self.rows = self.store.take(at), rows
+        kept = at.cpu().tolist()
+        self.numbers, self.age = tuple(self.numbers[n] for n in kept), [self.age[n] for n in kept]
 
-    def _active(self, active: Bool[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
+    def _active(self, active: Bool[Tensor, "b L"], span: slice | None = None) -> Bool[Tensor, "b L"] | slice:
         """The positions to compute: the block, and with ``prefix`` everything behind it."""
+        if span is not None:
+            return span if self.cache == "dual" else slice(span.start, active.shape[1])
         if self.cache == "dual":
             return active
         return active.long().cumsum(1) > 0

@@ -32,8 +32,7 @@ def counter_uniform(*counters: int | Int[Tensor, "..."]) -> Float[Tensor, "..."]
     """Uniform numbers in (0, 1) as a hash of integers: splitmix64's finaliser after each counter, the same on every device."""
     state = torch.zeros((), dtype=torch.int64)
     for counter in counters:
-        state = state.to(counter.device) if isinstance(counter, Tensor) else state
-        state = _mix(state + counter + _GOLDEN)
+        state = _mix(state + counter + _GOLDEN)  # a single number may stay on the CPU: a copy would make the host wait
     # The largest of the 2²⁴ numbers would round to 1, whose Gumbel is infinite and which lies past every token's share.
     return (((state >> 40) & 0xFFFFFF).float().add(0.5) / 2**24).clamp(max=1 - 2**-24)
 

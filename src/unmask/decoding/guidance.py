@@ -27,7 +27,7 @@ from torch import Tensor
 
 from unmask.decoding.block_rule import BlockRule
 from unmask.decoding.options import Decoding
-from unmask.decoding.pricing import price
+from unmask.decoding.pricing import device_ids, price
 from unmask.decoding.protocols import (
     DeclaredScheduler,
     Denoiser,
@@ -201,7 +201,7 @@ class EndingDenoiser(DenoiserWrapper):
         logits = self.inner.logits(hidden[:, :-2]).float()
         factor = hidden[:, -2:].float().sum(1, keepdim=True)
         factor = factor.masked_fill(factor <= NEVER / 2, -torch.inf)
-        ends = torch.tensor(self.end_ids, device=logits.device)
+        ends = device_ids(self.end_ids, logits.device)
         return logits.index_add(1, ends, factor.expand(-1, len(ends)))
 
     def states(self, hidden: Float[Tensor, "B L E"]) -> Float[Tensor, "B L D"]:
@@ -227,7 +227,7 @@ def postpone_ends(decoding: Decoding) -> Decoding:
     """
 
     def pace(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
-        ends = torch.tensor(view.denoiser.end_ids, dtype=torch.long, device=view.tokens.device)
+        ends = device_ids(view.denoiser.end_ids, view.tokens.device)
         ending = view.eligible & torch.isin(draw_tokens(view, decoding), ends)
         others = view.eligible & ~ending
         left = others.sum(1)
@@ -249,11 +249,11 @@ def discount_ends(scheduler: Scheduler, decoding: Decoding) -> tuple[Scheduler, 
     def discount(view: View) -> View:
         ends = view.denoiser.end_ids
         other = price(view.prices.logp, ends)
-        own = torch.tensor(ends, dtype=torch.long, device=view.tokens.device)
+        own = device_ids(ends, view.tokens.device)
         ending = torch.isin(draw_tokens(view, decoding)[view.at], own)
         worst = {"confidence": -torch.inf, "margin": -torch.inf, "entropy": torch.inf}
         seen = {name: getattr(other, name).masked_fill(ending, value) for name, value in worst.items()}
-        return replace(view, prices=replace(view.prices, **seen))
+        return replace(view, prices=view.prices.alter(**seen))
 
     def score(view: View) -> Float[Tensor, "b L"]:
         return scheduler(discount(view))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 Exchange = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -32,11 +33,38 @@ class Packed:
         column = chosen.int().sort(dim=1, descending=True, stable=True).indices[:, :most]
         return cls(column, torch.arange(most, device=chosen.device) < count[:, None])
 
-    @property
-    def at(self) -> tuple[Int[Tensor, "N"], Int[Tensor, "N"]]:
-        """(row, position) of the real ones."""
+    @cached_property
+    def at(self) -> tuple[Int[Tensor, "N"], Int[Tensor, "N"], Int[Tensor, "N"]]:
+        """Of the real ones the row, their number in it, and the position. Found once for all layers: the host waits for it."""
         row, nth = torch.nonzero(self.real, as_tuple=True)
-        return row, self.column[row, nth]
+        return row, nth, self.column[row, nth]
+
+    def take(self, values: Shaped[Tensor, "b L"]) -> Shaped[Tensor, "b A"]:
+        return values.gather(1, self.column)
+
+    def write(self, stored: Shaped[Tensor, "b L ..."], new: Shaped[Tensor, "b A ..."]) -> None:
+        """Put ``new`` in its places, in place."""
+        row, nth, position = (x.to(new.device) for x in self.at)
+        stored[row, position] = new[row, nth]
+
+    def seen_by(self, related: Bool[Tensor, "H L L"]) -> Bool[Tensor, "b H A L"]:
+        return related[:, self.column].transpose(0, 1)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The same columns of every row, next to each other: nothing is gathered, and the host waits for nothing."""
+
+    span: slice
+
+    def take(self, values: Shaped[Tensor, "b L"]) -> Shaped[Tensor, "b A"]:
+        return values[:, self.span]
+
+    def write(self, stored: Shaped[Tensor, "b L ..."], new: Shaped[Tensor, "b A ..."]) -> None:
+        stored[:, self.span] = new
+
+    def seen_by(self, related: Bool[Tensor, "H L L"]) -> Bool[Tensor, "1 H A L"]:
+        return related[None, :, self.span]
 
 
 class KVStore:
@@ -62,7 +90,7 @@ class KVStore:
         # The caller of an earlier step may still hold the states: they are never written to.
         self.states = self.states.index_put((rows,), fresh.states)
 
-    def exchange(self, number: int, packed: Packed | None) -> Exchange:
+    def exchange(self, number: int, packed: Packed | Window | None) -> Exchange:
         """For block ``number``: store everything (no ``packed``), or put what is new among what is stored."""
 
         def append(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,25 +100,30 @@ class KVStore:
 
         def replace(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
             assert packed is not None
-            at, real = tuple(x.to(k.device) for x in packed.at), packed.real.to(k.device)
             # In place: these positions are computed anew before they are read again.
-            self.keys[number][at], self.values[number][at] = k[real], v[real]
+            packed.write(self.keys[number], k)
+            packed.write(self.values[number], v)
             return self.keys[number], self.values[number]
 
         return append if packed is None else replace
 
-    def merge_states(self, states: Float[Tensor, "b A D"], packed: Packed | None) -> Float[Tensor, "b L D"]:
+    def merge_states(self, states: Float[Tensor, "b A D"], packed: Packed | Window | None) -> Float[Tensor, "b L D"]:
         """The rows' states: the new ones, and the stored ones of positions that were not computed."""
         if packed is None:
             self.states = states
             return states
         assert self.states is not None
-        return self.states.index_put(packed.at, states[packed.real])
+        merged = self.states.clone()
+        packed.write(merged, states)
+        return merged
 
 
 @runtime_checkable
 class CacheableDenoiser(Protocol):
-    """A denoiser whose ``hidden`` can fill a :class:`KVStore`, and with ``active`` compute only those positions from it."""
+    """A denoiser whose ``hidden`` can fill a :class:`KVStore`, and with ``active`` compute only those positions from it.
+
+    ``active`` is a slice where all rows have the same positions.
+    """
 
     def new_store(self) -> KVStore: ...
     def hidden(
@@ -98,5 +131,5 @@ class CacheableDenoiser(Protocol):
         tokens: Int[Tensor, "B L"],
         attention: Bool[Tensor, "B L"] | None = None,
         store: KVStore | None = None,
-        active: Bool[Tensor, "B L"] | None = None,
+        active: Bool[Tensor, "B L"] | slice | None = None,
     ) -> Float[Tensor, "B L D"]: ...

@@ -23,7 +23,7 @@ from unmask.decoding.drafts import Forwards, distinct
 from unmask.decoding.draws import ORDER_NOISE
 from unmask.decoding.options import Decoding
 from unmask.decoding.prepare import prepare
-from unmask.decoding.pricing import price
+from unmask.decoding.pricing import constant, price
 from unmask.decoding.protocols import (
     Canvas,
     Denoiser,
@@ -38,6 +38,7 @@ from unmask.decoding.recording import Recorder, Step
 from unmask.decoding.revising import revise
 from unmask.decoding.rows import LiveRows
 from unmask.decoding.sampling import draw_tokens
+from unmask.decoding.survey import NOT_A_NUMBER, pack, read_survey
 
 
 @torch.no_grad()
@@ -81,7 +82,7 @@ def run_loop(
     forwards = Forwards(denoiser, live, decoding.draft, decoding.share)
     pace, memory = bind(decoding.rule, denoiser), {}
     revision = bind(decoding.revision_rule, denoiser) if live.revises else None
-    everything = prices_all(pace) or prices_all(revision)
+    everything = any(prices_all(rule) for rule in (scheduler, pace, revision))
 
     while len(live.rows):
         # One forward, or a draft that is right, prices what the scheduler may look at.
@@ -91,27 +92,39 @@ def run_loop(
         recorder.denoiser_seconds += time.perf_counter() - began
 
         # The scheduler scores the positions, the temperature perturbs the scores, a revision takes back, the pace takes the best.
-        scores = score_positions(scheduler, view)
+        scores = score_positions(scheduler, view, check=False)
         keys = perturb(scores, view, decoding.order_temperature)
+        ranked = torch.where(view.eligible, keys, constant(-torch.inf, keys.device))
         revised = revise(revision, view, live)
-        revealed = pace(view, keys.masked_fill(~view.eligible, -torch.inf), live.quota(revised.hidden))
+        revealed = pace(view, ranked, make_up(view, live, revised.hidden))
 
         # Teacher forcing reveals the target's tokens, decoding the denoiser's.
-        truth = None if canvas.target is None else canvas.target[live.rows]
+        truth = None if canvas.target is None else live.select(canvas.target)
         if forced and truth is not None:
             chosen = torch.where(view.eligible, truth, live.tokens)
         else:
             chosen = draw_tokens(view, decoding)
 
+        # The canvases go on, and the host waits once for what it must know of that.
         step = Step(view, scores, keys, revealed, chosen, revised)
-        recorder.add(step, truth)
+        live.revise(revised.tokens, revised.hidden)
+        live.reveal(revealed, chosen, step.chosen_logp)
+        survey = read_survey(live, step, ranked, everything)
+        recorder.add(step, truth, survey.most, survey.count)
         if on_step is not None:
             on_step(step)
         forwards.expect(step)
-        live.revise(revised.tokens, revised.hidden)
-        live.reveal(revealed, chosen, step.chosen_logp)
+        if not all(survey.stays):
+            live.retire(survey.stays)
+        live.priced, live.numbers = survey.priced, survey.numbers
 
     return recorder.trajectory(live, forwards.rounds)
+
+
+def make_up(view: View, live: LiveRows, hidden: Bool[Tensor, "b L"] | None) -> Int[Tensor, "b"]:
+    """The step's quota: a budget of steps makes up for what the step has ``hidden`` again."""
+    quota = live.quota() if view.quota is None else view.quota
+    return quota if hidden is None or not live.budgeted else quota + hidden.sum(1)
 
 
 def bind(rule: Any, denoiser: Denoiser) -> Any:
@@ -135,9 +148,10 @@ def look(
     if needs_truth(scheduler) and reference is None:
         raise ValueError("this scheduler is an oracle: it needs the truth; give the canvas a target")
     eligible = live.eligible()
+    alone = states is None  # no survey follows: broken logits are looked for at once
     states = Forwards(denoiser, live).states(live) if states is None else states
-    unseen = live.unseen
-    row, position = torch.nonzero(unseen if everything or prices_all(scheduler) else eligible, as_tuple=True)
+    unseen, whole = live.unseen, everything or prices_all(scheduler)
+    row, position = pack(unseen if whole else eligible, live.priced)
     return View(
         denoiser=denoiser,
         tokens=live.tokens,
@@ -151,23 +165,26 @@ def look(
         total=live.total,
         states=states,
         at=(row, position),
-        prices=price(denoiser.logits(states[row, position]), denoiser.forbidden_ids),
+        prices=price(denoiser.logits(states[row, position]), denoiser.forbidden_ids, check=alone),
         seeds=live.seeds,
-        reference=reference[live.rows] if needs_truth(scheduler) and reference is not None else None,
+        reference=live.select(reference) if needs_truth(scheduler) and reference is not None else None,
         memory=memory,
+        quota=live.quota(),
+        most=live.most,
+        whole=whole,
     )
 
 
-def score_positions(scheduler: Scheduler, view: View) -> Float[Tensor, "b L"]:
-    """The scheduler's scores in float32, checked: of the right shape, none of them NaN."""
+def score_positions(scheduler: Scheduler, view: View, *, check: bool = True) -> Float[Tensor, "b L"]:
+    """The scheduler's scores in float32, of the right shape. With ``check`` none of them is NaN, for which the host waits."""
     scores = scheduler(view)
     if scores.shape != view.eligible.shape:
         raise ValueError(
             f"a scheduler must return scores of shape {tuple(view.eligible.shape)}, got {tuple(scores.shape)}"
         )
     scores = scores.float()
-    if bool(torch.isnan(scores[view.eligible]).any()):
-        raise ValueError("the scheduler returned NaN for an eligible position: expected a number that can be ranked")
+    if check and bool(torch.isnan(scores[view.eligible]).any()):
+        raise ValueError(NOT_A_NUMBER)
     # A finite floor keeps a position that scores −inf rankable above those that are not eligible at all, and finite still
     # when it is divided by a small temperature.
     return scores.clamp(min=-1e30, max=1e30)

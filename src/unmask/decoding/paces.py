@@ -7,6 +7,8 @@ position of a row that has any.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -18,9 +20,8 @@ from unmask.runs.names import EntryPoints, build
 
 def top(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
     """The best ``quota`` of each row: the fixed top-b of L–B–T decoding, one position when there is no step budget."""
-    if int(quota.max()) == 1:
-        return torch.zeros_like(view.eligible).scatter(1, keys.argmax(1, keepdim=True), True) & view.eligible
-    return take_first(quota, keys) & view.eligible
+    most = view.most if quota is view.quota and view.most else int(quota.max())
+    return take_best(view, keys) if most == 1 else take_first(quota, keys) & view.eligible
 
 
 def threshold(p: float = 0.9) -> Pace:
@@ -146,10 +147,16 @@ def _ranking(keys: Float[Tensor, "b L"]) -> Int[Tensor, "b L"]:
 
 def take_first(count: Int[Tensor, "b"], keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
     """The ``count`` best positions of each row."""
-    rank = torch.arange(keys.shape[1], device=keys.device)
-    return torch.zeros_like(keys, dtype=torch.bool).scatter(1, _ranking(keys), rank < count[:, None])
+    first = columns(keys.shape[1], keys.device) < count[:, None]
+    return torch.empty_like(first).scatter_(1, _ranking(keys), first)
 
 
 def take_best(view: View, keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
     """The best eligible position of each row."""
-    return torch.zeros_like(view.eligible).scatter(1, keys.argmax(1, keepdim=True), True) & view.eligible
+    return (columns(keys.shape[1], keys.device) == keys.argmax(1, keepdim=True)) & view.eligible
+
+
+@lru_cache(maxsize=64)
+def columns(count: int, device: torch.device) -> Int[Tensor, "L"]:
+    """0, 1, …, made once."""
+    return torch.arange(count, device=device)

@@ -6,26 +6,109 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+NAMES = ("logp", "best", "confidence", "margin", "entropy")
+"""The attributes of :class:`Prices` that describe a distribution."""
 
-@dataclass(frozen=True)
+
 class Prices:
     """The distributions of ``N`` positions after one forward.
+
+    ``best`` and ``confidence`` are always there; ``logp``, ``margin`` and ``entropy`` are computed when they are read for the first
+    time, unless they are ``known``: an order by confidence needs none of them, and each is a pass over the logits.
 
     ``confidence`` is log p̂ = −log1p(Σ_{a≠â} p(a)/p̂), which keeps its precision where a softmax saturates at 1: confident
     positions still differ, and ties are real ties.
     """
 
-    logp: Float[Tensor, "N V"]
-    best: Int[Tensor, "N"]
-    confidence: Float[Tensor, "N"]
-    margin: Float[Tensor, "N"]
-    entropy: Float[Tensor, "N"]
+    def __init__(
+        self,
+        best: Int[Tensor, "N"],
+        confidence: Float[Tensor, "N"],
+        *,
+        odds: Odds | None = None,
+        **known: Tensor,
+    ) -> None:
+        self.best, self.confidence, self._odds = best, confidence, odds
+        vars(self).update(known)
+
+    @cached_property
+    def logp(self) -> Float[Tensor, "N V"]:
+        return self.odds.log_probabilities(self.confidence)
+
+    @cached_property
+    def margin(self) -> Float[Tensor, "N"]:
+        return self.confidence.exp() * (1 - self.odds.others.amax(1))
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, "N"]:
+        return self.odds.entropy(self.logp, self.confidence.exp())
+
+    @property
+    def vocabulary(self) -> int:
+        return (self.logp if self._odds is None else self._odds.logits).shape[1]
+
+    @property
+    def odds(self) -> Odds:
+        assert self._odds is not None, "prices without logits are complete"
+        return self._odds
+
+    @property
+    def largest(self) -> Float[Tensor, "N"] | None:
+        """The largest logit of each position, finite if all is well; None where the prices were checked when they were made."""
+        return None if self._odds is None else self._odds.top
+
+    def check(self) -> Prices:
+        """Raise where a logit is NaN or infinite; the host waits for the device."""
+        if self._odds is not None and not bool(torch.isfinite(self._odds.top).all()):
+            raise ValueError(
+                "the denoiser returned logits that are NaN or infinite: expected finite numbers; "
+                "check its weights and dtype (float16 overflows where bfloat16 does not)"
+            )
+        return self
+
+    def alter(self, **known: Tensor) -> Prices:
+        """The same prices but for those that are ``known``."""
+        return Prices(**{name: known[name] if name in known else getattr(self, name) for name in NAMES})
+
+    def take(self, kept: Tensor) -> Prices:
+        """Some of the positions, by indices or a boolean tensor."""
+        return Prices(**{name: getattr(self, name)[kept] for name in NAMES})
+
+    def join(self, *others: Prices) -> Prices:
+        """These positions, and after them those of ``others``."""
+        return Prices(**{name: torch.cat([getattr(prices, name) for prices in (self, *others)]) for name in NAMES})
+
+
+class Odds:
+    """Logits, the largest of each position, and ``others``: p(a)/p̂ of every token but the likeliest, 0 in its place."""
+
+    def __init__(
+        self,
+        logits: Float[Tensor, "N V"],
+        top: Float[Tensor, "N"],
+        best: Int[Tensor, "N"],
+        others: Float[Tensor, "N V"],
+    ) -> None:
+        self.logits, self.top, self.best, self.others = logits, top, best, others
+
+    def log_probabilities(self, confidence: Float[Tensor, "N"]) -> Float[Tensor, "N V"]:
+        # In place where a tensor is ours: at a vocabulary of 10⁵, new memory costs as much as the arithmetic.
+        return (self.logits - self.top[:, None]).add_(confidence[:, None])
+
+    def entropy(self, logp: Float[Tensor, "N V"], p_best: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+        """−Σ p log p, with 0·log 0 = 0 where a token is forbidden: its logarithm is made finite."""
+        terms = logp.clamp(min=torch.finfo(logp.dtype).min)
+        at = self.best[:, None]
+        relative = self.others.scatter_(1, at, 1.0)
+        total = terms.mul_(relative).sum(1)
+        self.others.scatter_(1, at, 0.0)
+        return (-total * p_best).clamp(min=0)
 
 
 AT_ONCE = 2**25
@@ -34,38 +117,45 @@ BYTES_PER_LOGIT = 8
 """A logit and its log-probability, both in float32."""
 
 
-def price(logits: Float[Tensor, "N V"], forbidden: Sequence[int] = ()) -> Prices:
-    """Distributions over the tokens that may be revealed: ``forbidden`` ids have probability 0."""
+def price(logits: Float[Tensor, "N V"], forbidden: Sequence[int] = (), *, check: bool = True) -> Prices:
+    """Distributions over the tokens that may be revealed: ``forbidden`` ids have probability 0.
+
+    Without ``check`` broken logits are not looked for, and the host does not wait: see :meth:`Prices.check`.
+    """
+    ids = device_ids(tuple(forbidden), logits.device) if forbidden else None
     positions = max(1, AT_ONCE // max(1, logits.shape[1]))
     if len(logits) <= positions:
-        return _price(logits, forbidden)
+        prices = price_at_once(logits, ids)
+        return prices.check() if check else prices
     logp = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     rest: list[tuple[Tensor, ...]] = []
     for start in range(0, len(logits), positions):
-        part = _price(logits[start : start + positions], forbidden)
+        part = price_at_once(logits[start : start + positions], ids).check()
         logp[start : start + positions] = part.logp
         rest.append((part.best, part.confidence, part.margin, part.entropy))
-    return Prices(logp, *(torch.cat(column) for column in zip(*rest, strict=True)))
+    best, confidence, margin, entropy = (torch.cat(column) for column in zip(*rest, strict=True))
+    return Prices(best, confidence, logp=logp, margin=margin, entropy=entropy)
 
 
-def _price(logits: Float[Tensor, "N V"], forbidden: Sequence[int]) -> Prices:
+def price_at_once(logits: Float[Tensor, "N V"], forbidden: Int[Tensor, "F"] | None) -> Prices:
+    """Of tensors alone, without a sync: ``torch.compile`` traces it whole."""
     logits = logits.float()
-    if forbidden:
-        logits = logits.index_fill(1, torch.tensor(forbidden, device=logits.device), -torch.inf)
+    if forbidden is not None:
+        logits = logits.index_fill(1, forbidden, -torch.inf)
     top, best = logits.max(1)
-    if not bool(torch.isfinite(top).all()):
-        raise ValueError(
-            "the denoiser returned logits that are NaN or infinite: expected finite numbers; "
-            "check its weights and dtype (float16 overflows where bfloat16 does not)"
-        )
-    # In place where a tensor is ours: at a vocabulary of 10⁵, new memory costs as much as the arithmetic.
-    relative = (logits - top[:, None]).exp_()
-    others = relative.scatter(1, best[:, None], 0.0)
-    rest = others.sum(1)
-    confidence = -torch.log1p(rest)
-    logp = (logits - top[:, None]).add_(confidence[:, None])
-    p_best = confidence.exp()
-    margin = p_best * (1 - others.amax(1))
-    # Σ p log p, with 0·log 0 = 0 where a token is forbidden: its logarithm is made finite.
-    entropy = -(relative.mul_(logp.clamp(min=torch.finfo(logp.dtype).min))).sum(1) * p_best
-    return Prices(logp=logp, best=best, confidence=confidence, margin=margin, entropy=entropy.clamp(min=0))
+    # The likeliest token leaves in place: a copy would be one more pass over the vocabulary.
+    others = (logits - top[:, None]).exp_().scatter_(1, best[:, None], 0.0)
+    confidence = others.sum(1).log1p_().neg_()
+    return Prices(best, confidence, odds=Odds(logits, top, best, others))
+
+
+@lru_cache(maxsize=256, typed=True)
+def constant(value: int | float, device: torch.device) -> Shaped[Tensor, ""]:
+    """A number for ``torch.where``, made once: it fills a tensor for one that is none, and copies one of the CPU to the device."""
+    return torch.tensor(value, device=device)
+
+
+@lru_cache(maxsize=256)
+def device_ids(ids: tuple[int, ...], device: torch.device) -> Int[Tensor, "F"]:
+    """Ids on a device, copied there once: a copy makes the host wait."""
+    return torch.tensor(ids, dtype=torch.long, device=device)

@@ -58,18 +58,27 @@ class Focus:
     """Where a decoding stands, for denoisers that compute less where nothing can be revealed.
 
     ``rows`` are ids that the rows keep until the decoding ends; ``block`` is the number of each row's current block and
-    ``active`` its positions, revealed ones included. Step 0 begins a decoding.
+    ``active`` its positions, revealed ones included. Step 0 begins a decoding. The host knows without waiting
+    ``numbers``, those of the blocks, and ``span``, the block's columns, if they are the same in all rows, next to each other,
+    and no padding stands from the one before them on.
     """
 
     rows: Int[Tensor, "b"]
     block: Int[Tensor, "b"]
     active: Bool[Tensor, "b L"]
     step: int
+    numbers: tuple[int, ...] | None = None
+    span: slice | None = None
 
     def double(self) -> Focus:
         """For two canvases per row, all first ones before all second ones: each has an id of its own."""
         return Focus(
-            torch.cat([2 * self.rows, 2 * self.rows + 1]), self.block.repeat(2), self.active.repeat(2, 1), self.step
+            torch.cat([2 * self.rows, 2 * self.rows + 1]),
+            self.block.repeat(2),
+            self.active.repeat(2, 1),
+            self.step,
+            None if self.numbers is None else 2 * self.numbers,
+            self.span,
         )
 
 
@@ -98,7 +107,8 @@ class View:
     ``rows`` are the live rows' indices in the caller's batch; ``index`` the place of each position inside its row's region
     (−1 outside), ``place`` the same inside its block; ``at`` the (row, position) pairs that were priced, in row-major order;
     ``step`` the number of steps taken. ``reference`` is None except for oracles. ``memory`` lives as long as the
-    decoding, for rules that look back.
+    decoding, for rules that look back. ``quota`` is the step budget's number, and ``most`` what the host knows of it without
+    waiting for the device: no row's is larger, 0 if it knows nothing. ``whole``: ``at`` are all hidden positions.
     """
 
     denoiser: Denoiser
@@ -117,10 +127,13 @@ class View:
     seeds: Int[Tensor, "b"]
     reference: Int[Tensor, "b L"] | None = None
     memory: dict[Any, Any] = field(default_factory=dict)
+    quota: Int[Tensor, "b"] | None = None
+    most: int = 0
+    whole: bool = False
 
     def dense(self, packed: Float[Tensor, "N"], fill: float = -torch.inf, at: Any = None) -> Float[Tensor, "b L"]:
         """Spread packed values over the canvas: those of the priced positions, or of ``at``."""
-        return packed.new_full(self.tokens.shape, fill).index_put(self.at if at is None else at, packed)
+        return packed.new_full(self.tokens.shape, fill).index_put_(self.at if at is None else at, packed)
 
     @cached_property
     def confidence(self) -> Float[Tensor, "b L"]:

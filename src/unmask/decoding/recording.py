@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.decoding.pricing import constant
 from unmask.decoding.protocols import Denoiser, Observe, States, Trajectory, View, count_positions
 from unmask.decoding.revising import Revised
 from unmask.decoding.rows import LiveRows
@@ -40,7 +41,54 @@ class Step:
     def chosen_logp(self) -> Float[Tensor, "b L"]:
         """log p of the tokens drawn."""
         view = self.view
+        if self.chosen is view.best:  # whose log p the confidence is, to the bit
+            return view.confidence
         return view.dense(view.prices.logp.gather(1, self.chosen[view.at][:, None])[:, 0])
+
+
+class Reveals:
+    """What each step revealed, in the shapes of the steps; spread over the rows' columns when the decoding ends."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[int, Tensor, Tensor, Tensor, dict[str, Tensor | None]]] = []
+
+    def add(
+        self,
+        rows: Int[Tensor, "b"],
+        step: int,
+        count: Int[Tensor, "b"],
+        position: Int[Tensor, "b m"],
+        **values: Float[Tensor, "b m"] | None,
+    ) -> None:
+        """The first ``count`` of m reveals of each row, and what goes with them; 0 where there is nothing."""
+        self.parts.append((step, rows, count, position, values))
+
+    def spread(self, shape: tuple[int, int], device: torch.device) -> dict[str, Tensor]:
+        """``[B, K]`` each: a row's reveals one after another, −1 and 0 behind them."""
+        found: dict[str, Tensor] = {
+            n: torch.full(shape, -1, dtype=torch.long, device=device) for n in ("order", "step")
+        }
+        found |= {name: torch.zeros(shape, device=device) for name in ("logp", "order_logp", "score")}
+        if not self.parts:
+            return found
+        real, row = [], []
+        flat: dict[str, list[Tensor]] = {name: [] for name in found}
+        for step, rows, count, position, values in self.parts:
+            real.append((torch.arange(position.shape[1], device=device) < count[:, None]).flatten())
+            row.append(rows[:, None].expand(position.shape).flatten())
+            known = {"order": position, "step": torch.full_like(position, step), **values}
+            for name, parts in flat.items():
+                value = known.get(name)
+                parts.append((torch.zeros(position.shape, device=device) if value is None else value).flatten())
+        kept, at = torch.cat(real), torch.cat(row)
+        at = at[kept]
+        # Steps follow each other, so a stable sort by row keeps each row's reveals in their order.
+        by_row = at.argsort(stable=True)
+        count = torch.bincount(at, minlength=shape[0])
+        to = (at[by_row], torch.arange(len(at), device=device) - (count.cumsum(0) - count)[at[by_row]])
+        for name, parts in flat.items():
+            found[name][to] = torch.cat(parts)[kept][by_row]
+        return found
 
 
 class Recorder:
@@ -51,10 +99,8 @@ class Recorder:
     ) -> None:
         batch, length = live.result.shape
         most = live.total + live.left if live.revises else live.total
-        shape, device = (batch, int(most.max()) if len(most) else 0), live.result.device
-        self.order, self.step = (torch.full(shape, -1, dtype=torch.long, device=device) for _ in range(2))
-        self.logp, self.order_logp, self.score = (torch.zeros(shape, device=device) for _ in range(3))
-        self.count = torch.zeros(batch, dtype=torch.long, device=device)
+        self.shape = (batch, int(most.max()) if len(most) else 0)
+        self.reveals = Reveals()
         self.temperature, self.record, self.observe = temperature, record, observe
         self.states: list[dict[str, Tensor]] = []
         self.observed: list[dict[str, Tensor]] = []
@@ -63,23 +109,20 @@ class Recorder:
         self.calls, self.positions = denoiser.forwarded, count_positions(denoiser, length)
         self.began, self.denoiser_seconds = time.perf_counter(), 0.0
 
-    def add(self, step: Step, truth: Int[Tensor, "b L"] | None) -> None:
-        """Append what the live rows reveal; ``truth`` is priced in every recorded state."""
+    def add(self, step: Step, truth: Int[Tensor, "b L"] | None, most: int, count: Int[Tensor, "b"]) -> None:
+        """Append what the live rows reveal: ``count`` positions, at most ``most``. ``truth`` is priced in every recorded state."""
         if self.record:
             self.states.append(_state(step, truth))
         if self.observe is not None:
             self.observed.append(self.observe(step.view))
-        view, count = step.view, step.revealed.sum(1)
-        position = _ranked(step, int(count.max()))
-        row, nth = torch.nonzero(torch.arange(position.shape[1], device=count.device) < count[:, None], as_tuple=True)
-        where = position[row, nth]
-        to = (view.rows[row], self.count[view.rows[row]] + nth)
-        self.order[to], self.step[to], self.logp[to] = where, view.step, step.chosen_logp[row, where]
-        self.score[to] = step.scores[row, where]
+        view = step.view
+        position = _ranked(step, most)
+        logp, score = (values.gather(1, position) for values in (step.chosen_logp, step.scores))
+        order_logp = None
         if self.temperature > 0:
             scores = step.scores.masked_fill(~view.eligible, -torch.inf) / self.temperature
-            self.order_logp[to] = plackett_luce_logp(scores, position, count)[row, nth]
-        self.count[view.rows] += count
+            order_logp = plackett_luce_logp(scores, position, count)
+        self.reveals.add(view.rows, view.step, count, position, logp=logp, order_logp=order_logp, score=score)
         if self.taken_back is not None:
             self._add_revision(step, self.taken_back)
 
@@ -89,26 +132,21 @@ class Recorder:
         row, where = torch.nonzero(after != view.tokens, as_tuple=True)
         at = view.rows[row]
         taken_back.append((at, torch.full_like(at, view.step), where, view.tokens[row, where], after[row, where]))
-        if step.revised.logp is not None:
-            replaced = after != view.tokens
-            to = (at, self.count[at] + replaced.long().cumsum(1)[row, where] - 1)
-            self.order[to], self.step[to], self.logp[to] = where, view.step, step.revised.logp[row, where]
-            self.count[view.rows] += replaced.sum(1)
+        if step.revised.logp is not None and len(at):
+            logp = step.revised.logp[row, where][:, None]
+            self.reveals.add(at, view.step, torch.ones_like(at), where[:, None], logp=logp)
 
     def trajectory(self, live: LiveRows, rounds: int) -> Trajectory:
-        columns, revisions = slice(None), None
+        columns, revisions = self.reveals.spread(self.shape, live.result.device), None
         if self.taken_back is not None:
             # Room for every revision was kept; it is rarely needed.
-            columns = slice(int(self.count.max()) if len(self.count) else 0)
+            used = int((columns["order"] >= 0).sum(1).max()) if len(live.result) else 0
+            columns = {name: column[:, :used] for name, column in columns.items()}
             none = tuple(live.rows.new_zeros(0) for _ in range(5))
             revisions = Revisions(*map(torch.cat, zip(none, *self.taken_back, strict=True)))
         return Trajectory(
             tokens=live.result,
-            order=self.order[:, columns],
-            step=self.step[:, columns],
-            logp=self.logp[:, columns],
-            order_logp=self.order_logp[:, columns],
-            score=self.score[:, columns],
+            **columns,
             states=self._join_states() if self.states else None,
             denoiser_calls=self.denoiser.forwarded - self.calls,
             steps=rounds,
@@ -126,7 +164,7 @@ def _ranked(step: Step, most: int) -> Int[Tensor, "b m"]:
     """The revealed positions of each row from the best key to the worst; entries past a row's count mean nothing."""
     if most == 1:
         return step.revealed.int().argmax(1, keepdim=True)
-    keys = step.keys.masked_fill(~step.revealed, -torch.inf)
+    keys = torch.where(step.revealed, step.keys, constant(-torch.inf, step.keys.device))
     return keys.sort(dim=1, descending=True, stable=True).indices[:, :most]
 
 

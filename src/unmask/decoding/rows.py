@@ -5,17 +5,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.block_rule import BlockRule
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Canvas, Denoiser, Focus
+from unmask.decoding.pricing import constant, device_ids
+from unmask.decoding.protocols import Canvas, Denoiser, Focus, takes_focus
 
 PER_ROW = (
-    *("tokens", "hidden", "waiting", "attention", "index", "block", "place", "first", "rows", "total", "seeds", "size"),
-    *("budget", "block_step"),
+    *(
+        "tokens",
+        "hidden",
+        "waiting",
+        "attention",
+        "index",
+        "block",
+        "place",
+        "first",
+        "rows",
+        "total",
+        "seeds",
+        "ordinal",
+    ),
+    *("share", "extra", "block_step", "one"),
 )
 """The attributes of ``LiveRows`` that have a row per live row, or are None."""
 PER_REVISED_ROW = ("revealed", "reveal_logp", "left", "watched", "open")
@@ -27,6 +43,9 @@ class LiveRows:
 
     With a revision, ``revealed`` are the positions that it may take back, and ``left`` how many more of each row. A row that
     changed is ``watched``: it stays in its ``open`` block for one more look.
+
+    Nothing here makes the host wait but the beginning and :meth:`retire`: what the host must know of a step, the ``Survey`` reads
+    at once. ``priced`` is the number of positions that the next step prices, None where the host does not know it.
     """
 
     def __init__(self, denoiser: Denoiser, canvas: Canvas, decoding: Decoding, forced: bool = False) -> None:
@@ -54,47 +73,58 @@ class LiveRows:
         self.total = self.unseen.sum(1)
         self.step = 0
         self.seeds = torch.arange(batch, device=tokens.device) if canvas.seeds is None else canvas.seeds
-        blocks = int(self.block.masked_fill(~region, 0).max()) + 1
-        self.size = torch.zeros(batch, blocks, dtype=torch.long, device=tokens.device)
-        self.size.scatter_add_(1, self.block.clamp(max=self.size.shape[1] - 1), hidden.long())
-        self.budgeted = decoding.steps is not None
-        self.budget = self.size if decoding.steps is None else spread(self.size, decoding.steps)
-        self.block_step = torch.zeros_like(self.rows)
+        self.blocks = int(self.block.masked_fill(~region, 0).max()) + 1
+        # Where an end token of the region stands among its positions; those outside end nothing.
+        self.ordinal = torch.where(region, self.index, tokens.shape[1])
+        self._plan(decoding.steps)
+        self.priced: int | None = None
         self._found: Int[Tensor, "b"] | None = None
+        self._eligible: Bool[Tensor, "b L"] | None = None
         self.revises = decoding.revision is not None and not forced
         self.left = (decoding.revision_budget * self.total).long()
         self.revealed, self.reveal_logp = torch.zeros_like(hidden), torch.zeros(tokens.shape, device=tokens.device)
         self.watched, self.open = torch.zeros_like(self.left).bool(), torch.zeros_like(self.left)
-        self.ends = torch.tensor(denoiser.end_ids, dtype=torch.long, device=tokens.device)
+        self.spans = Spans(self.block, attention) if takes_focus(denoiser) else None
+        self.numbers: tuple[int, ...] | None = None
+        self.ends = device_ids(denoiser.end_ids, tokens.device)
         self.stops = decoding.stop_at_end and not forced and len(self.ends) > 0
         self.filler = denoiser.pad_id if denoiser.pad_id is not None else (denoiser.end_ids or (denoiser.mask_id,))[0]
-        self._retire()
+        live = self.hidden.any(1)
+        if not bool(live.all()):
+            self.retire(live.cpu().tolist())
 
     @property
     def unseen(self) -> Bool[Tensor, "b L"]:
         """What schedulers take for hidden: what may be revealed, and what waits and never is."""
-        return self.hidden | self.waiting
+        return self.hidden if self.waiting is None else self.hidden | self.waiting
 
     def eligible(self) -> Bool[Tensor, "b L"]:
-        inside = self.hidden & (self.block == self._current()[:, None])
-        if self.first is None:
-            return inside
-        first = inside & self.first
-        return torch.where(first.any(1, keepdim=True), first, inside)
+        """What may be revealed next. Found once, until ``hidden`` changes."""
+        if self._eligible is None:
+            inside = self.hidden if self.blocks == 1 else self.hidden & (self.block == self._current()[:, None])
+            if self.first is not None:
+                first = inside & self.first
+                inside = torch.where(first.any(1, keepdim=True), first, inside)
+            self._eligible = inside
+        return self._eligible
+
+    def select(self, values: Int[Tensor, "B L"]) -> Int[Tensor, "b L"]:
+        """The live rows of a tensor of the caller's batch."""
+        return values if len(self.rows) == len(values) else values[self.rows]
 
     def focus(self) -> Focus:
         current = self._current()
-        return Focus(self.rows, current, self.block == current[:, None], self.step)
+        assert self.spans is not None
+        numbers = tuple(current.cpu().tolist()) if self.numbers is None else self.numbers
+        return Focus(self.rows, current, self.block == current[:, None], self.step, numbers, self.spans.common(numbers))
 
-    def quota(self, hidden: Bool[Tensor, "b L"] | None = None) -> Int[Tensor, "b"]:
-        """n // T, and one more in the first n % T steps of a block of n positions and T steps.
-
-        A budget of steps makes up for what the step has ``hidden`` again.
-        """
+    def quota(self) -> Int[Tensor, "b"]:
+        """n // T, and one more in the first n % T steps of a block of n positions and T steps; 1 without a budget of steps."""
+        if not self.budgeted:
+            return self.one
         current = self._current()[:, None]
-        size, budget = (x.gather(1, current)[:, 0] for x in (self.size, self.budget))
-        quota = size // budget + (self.block_step < size % budget)
-        return quota if hidden is None or not self.budgeted else quota + hidden.sum(1)
+        share, extra = (x.gather(1, current)[:, 0] for x in (self.share, self.extra))
+        return share + (self.block_step < extra)
 
     def revisable(self) -> Bool[Tensor, "b L"]:
         """The revealed tokens of the current block, in rows that may still take something back."""
@@ -109,20 +139,59 @@ class LiveRows:
                 self.hidden, self.revealed = self.hidden | hidden, self.revealed & ~hidden
 
     def reveal(self, revealed: Bool[Tensor, "b L"], chosen: Int[Tensor, "b L"], logp: Float[Tensor, "b L"]) -> None:
-        """Reveal a set; ``logp`` of its tokens is kept for a revision."""
-        before = self._current()
+        """Reveal a set; ``logp`` of its tokens is kept for a revision. Rows that are complete stay until they retire."""
+        before = self._current() if self.budgeted or self.revises else None
         self.tokens = torch.where(revealed, chosen, self.tokens)
-        self.hidden = self.hidden & ~revealed
+        self.hidden = self.hidden > revealed  # for booleans: and not
         self.step += 1
+        self.priced = self.numbers = None
         if self.revises:
+            assert before is not None
             self.reveal_logp = torch.where(revealed, logp, self.reveal_logp)
             self.revealed, self.open = self.revealed | revealed, before
             self.watched = (self.watched | revealed.any(1)) & (self.left > 0)
-        if self.stops:
-            self._stop_at_end()
-        self._found = None
-        self.block_step = torch.where(self._current() == before, self.block_step + 1, 0)
-        self._retire()
+            if self.stops:
+                self._stop_at_end()
+        self._found = self._eligible = None
+        if self.budgeted:
+            self.block_step = torch.where(self._current() == before, self.block_step + 1, constant(0, self.rows.device))
+
+    def current(self) -> Int[Tensor, "b"]:
+        """The number of each row's current block."""
+        return self._current()
+
+    def find_ends(self) -> tuple[Int[Tensor, "b"], Int[Tensor, "b"]]:
+        """Where each row's first end token and its first hidden position stand in the region; the length where there is none."""
+        length, ends = constant(self.tokens.shape[1], self.tokens.device), torch.isin(self.tokens, self.ends)
+        return tuple(torch.where(at, self.ordinal, length).amin(1) for at in (ends, self.hidden))  # pyright: ignore
+
+    def retire(self, stays: Sequence[bool]) -> None:
+        """Rows that do not stay leave. What a row still hides then lies behind its first end token: it becomes padding."""
+        device = self.tokens.device
+        kept, left = (
+            torch.tensor([n for n, stay in enumerate(stays) if stay == wanted], dtype=torch.long, device=device)
+            for wanted in (True, False)
+        )
+        tokens = self.tokens[left]
+        self.result[self.rows[left]] = torch.where(self.hidden[left], self.filler, tokens) if self.stops else tokens
+        for name in PER_ROW + (PER_REVISED_ROW if self.revises else ()):
+            value = getattr(self, name)
+            setattr(self, name, None if value is None else value[kept])
+        self._found = self._eligible = None
+        if self.spans is not None:
+            self.spans.keep(stays)
+
+    def _plan(self, steps: int | None) -> None:
+        """Of each block, how many positions its steps reveal: a ``share`` each, and one more in the first ``extra`` steps."""
+        size = torch.zeros(len(self.tokens), self.blocks, dtype=torch.long, device=self.tokens.device)
+        size.scatter_add_(1, self.block.clamp(max=self.blocks - 1), self.hidden.long())
+        self.budgeted = steps is not None
+        budget = size if steps is None else spread(size, steps)
+        self.share, self.extra = size // budget.clamp(min=1), size % budget.clamp(min=1)
+        self.block_step = torch.zeros_like(self.rows)
+        self.one = torch.ones_like(self.rows)
+        most = self.share + (self.extra > 0)
+        self.most = int(most.max()) if self.budgeted and most.numel() else 1
 
     def _blocks(
         self, region: Bool[Tensor, "B L"], size: int | None, rule: BlockRule | None
@@ -149,34 +218,49 @@ class LiveRows:
     def _current(self) -> Int[Tensor, "b"]:
         """The number of each row's first block that hides something. Found once, until ``hidden`` changes."""
         if self._found is None:
-            last = self.size.shape[1] - 1
-            self._found = self.block.masked_fill(~self.hidden, last + 1).amin(1).clamp(max=last)
+            self._found = torch.where(self.hidden, self.block, constant(self.blocks - 1, self.block.device)).amin(1)
             if self.revises:
                 self._found = torch.where(self.watched, self.open, self._found)
         return self._found
 
     def _stop_at_end(self) -> None:
-        """Where the first end token has nothing hidden before it, the rest of the row is padding."""
-        length = self.tokens.shape[1]
-        inside = self.index >= 0
-        ends = torch.isin(self.tokens, self.ends) & inside & ~self.hidden
-        first_end = self.index.masked_fill(~ends, length).amin(1)
-        first_hidden = self.index.masked_fill(~self.hidden, length).amin(1)
+        """Where the first end token has nothing hidden before it, the rest of the row is padding.
+
+        With a revision at once: what a padded row took back would leave a gap before its padding, so it is watched no more.
+        """
+        first_end, first_hidden = self.find_ends()
         over = (first_end < first_hidden)[:, None] & self.hidden
         self.tokens = self.tokens.masked_fill(over, self.filler)
         self.hidden = self.hidden & ~over
-        if self.revises:  # what a padded row took back would leave a gap before its padding
-            self.watched = self.watched & ~over.any(1)
+        self.watched = self.watched & ~over.any(1)
 
-    def _retire(self) -> None:
-        live = self.hidden.any(1) | self.watched if self.revises else self.hidden.any(1)
-        if bool(live.all()):
-            return
-        self.result[self.rows[~live]] = self.tokens[~live]
-        for name in PER_ROW + (PER_REVISED_ROW if self.revises else ()):
-            value = getattr(self, name)
-            setattr(self, name, None if value is None else value[live])
-        self._found = None
+
+class Spans:
+    """The columns of every row's blocks, on the host."""
+
+    def __init__(self, block: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -> None:
+        self.block, self.real = block.cpu(), None if attention is None else attention.cpu()
+        self.rows = list(range(len(block)))
+        self.known: dict[tuple[int, int], slice | None] = {}
+
+    def keep(self, stays: Sequence[bool]) -> None:
+        self.rows = [row for row, stay in zip(self.rows, stays, strict=True) if stay]
+
+    def common(self, numbers: Sequence[int]) -> slice | None:
+        """The columns of these blocks, one of each live row, where all have the same."""
+        found = [self._find(row, number) for row, number in zip(self.rows, numbers, strict=True)]
+        return found[0] if found and all(span == found[0] for span in found) else None
+
+    def _find(self, row: int, number: int) -> slice | None:
+        if (row, number) not in self.known:
+            columns = torch.nonzero(self.block[row] == number)[:, 0].tolist()
+            span = slice(columns[0], columns[-1] + 1) if columns else None
+            if span is not None and span.stop - span.start != len(columns):
+                span = None
+            if span is not None and self.real is not None and not bool(self.real[row, max(0, span.start - 1) :].all()):
+                span = None
+            self.known[row, number] = span
+        return self.known[row, number]
 
 
 def _require_complete(target: Int[Tensor, "B L"] | None, hidden: Bool[Tensor, "B L"], mask_id: int) -> None:
@@ -184,9 +268,9 @@ def _require_complete(target: Int[Tensor, "B L"] | None, hidden: Bool[Tensor, "B
         raise ValueError("the target has a mask where the canvas is hidden: teacher forcing needs a complete target")
 
 
-def _waiting(canvas: Canvas, masks: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"]:
-    """Of masks that are no candidates, those that wait."""
-    return torch.zeros_like(masks) if canvas.waiting is None else canvas.waiting & masks
+def _waiting(canvas: Canvas, masks: Bool[Tensor, "B L"]) -> Bool[Tensor, "B L"] | None:
+    """Of masks that are no candidates, those that wait; None if the canvas knows of none."""
+    return None if canvas.waiting is None else canvas.waiting & masks
 
 
 def spread(count: Int[Tensor, "B M"], steps: int) -> Int[Tensor, "B M"]:

@@ -72,9 +72,7 @@ def plackett_luce_logp(
     """
     valid = torch.arange(position.shape[1], device=position.device) < count[:, None]
     drawn = scores.gather(1, position).masked_fill(~valid, -torch.inf)
-    taken = torch.zeros_like(scores, dtype=torch.bool).scatter(1, position.masked_fill(~valid, 0), False)
-    row, nth = torch.nonzero(valid, as_tuple=True)
-    taken[row, position[row, nth]] = True
+    taken = torch.zeros_like(scores, dtype=torch.long).scatter_add_(1, position, valid.long()) > 0
     rest = scores.masked_fill(taken, -torch.inf).logsumexp(1, keepdim=True)
     # Walking back from the last draw, the pool grows by one position at a time.
     pool = torch.cat([rest, drawn.flip(1)], dim=1).logcumsumexp(1)[:, 1:].flip(1)

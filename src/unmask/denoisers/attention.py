@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.decoding.kv_store import Exchange, Packed
+from unmask.decoding.kv_store import Exchange, Packed, Window
 from unmask.decoding.protocols import Focus
 from unmask.denoisers.config import TransformerConfig
 from unmask.denoisers.rotary import rotary, turn
@@ -29,7 +29,7 @@ def make_attend(
     places: Int[Tensor, "B L"],
     attention: Bool[Tensor, "B L"] | None,
     dtype: torch.dtype,
-    packed: Packed | None = None,
+    packed: Packed | Window | None = None,
     focus: Focus | None = None,
 ) -> Callable[..., Tensor]:
     """Attention of the positions that are computed, standing at ``here``, to all ``L``."""
@@ -42,7 +42,7 @@ def make_attend(
     mask = _limit(config, here, places, focus)
     if related is not None:
         # In three dimensions it would miss the fused kernel.
-        mask = related[None] if packed is None else related[:, packed.column].transpose(0, 1)
+        mask = related[None] if packed is None else packed.seen_by(related)
     spans: Spans | None = None
     if attention is not None and not bool(attention.all()):
         if mask is None and packed is None and dtype != torch.float32:

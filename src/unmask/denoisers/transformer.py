@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.decoding.block_rule import BlockRule
-from unmask.decoding.kv_store import KVStore, Packed
+from unmask.decoding.kv_store import KVStore, Packed, Window
 from unmask.decoding.protocols import Focus
 from unmask.denoisers.attention import make_attend, related_cells
 from unmask.denoisers.config import TransformerConfig
@@ -172,13 +172,14 @@ class Transformer(nn.Module):
         tokens: Int[Tensor, "B L"],
         attention: Bool[Tensor, "B L"] | None = None,
         store: KVStore | None = None,
-        active: Bool[Tensor, "B L"] | None = None,
+        active: Bool[Tensor, "B L"] | slice | None = None,
         focus: Focus | None = None,
     ) -> Float[Tensor, "B L D"]:
         """States that predict each position. ``attention`` is False on padding, which is neither seen nor counted in positions.
 
-        ``store`` is filled with keys, values and states. With ``active`` too, only those positions are computed; the others keep
-        the keys, values and states of the time when ``store`` was filled. ``focus`` is what ``causal_prefix`` attention needs.
+        ``store`` is filled with keys, values and states. With ``active`` too, only those positions are computed (a slice: the same
+        in every row, without padding); the others keep the keys, values and states of the time when ``store`` was filled.
+        ``focus`` is what ``causal_prefix`` attention needs.
         """
         if self.takes_focus and focus is None:
             raise ValueError(
@@ -191,8 +192,8 @@ class Transformer(nn.Module):
         places, packed = _places(tokens, attention), None
         here, computed = places, tokens
         if active is not None:
-            packed = Packed.of(self._needed(active, attention))
-            here, computed = (x.gather(1, packed.column) for x in (places, tokens))
+            packed = self._needed(active, attention)
+            here, computed = (packed.take(x) for x in (places, tokens))
         self.computed += computed.numel()
         x = self.embedding(computed)
         if self.position is not None:
@@ -212,11 +213,13 @@ class Transformer(nn.Module):
         """An empty store for what ``hidden`` may reuse."""
         return KVStore()
 
-    def _needed(self, active: Bool[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None) -> Bool[Tensor, "B L"]:
+    def _needed(self, active: Bool[Tensor, "B L"] | slice, attention: Bool[Tensor, "B L"] | None) -> Packed | Window:
         """What must be computed for the states of ``active``: with a shift also the left neighbours; never padding."""
+        if isinstance(active, slice):
+            return Window(slice(max(0, active.start - self.config.logit_shift), active.stop))
         if self.config.logit_shift:
             active = active | F.pad(active[:, 1:], (0, 1), value=False)
-        return active if attention is None else active & attention
+        return Packed.of(active if attention is None else active & attention)
 
     def _shift(
         self, x: Float[Tensor, "B L D"], places: Int[Tensor, "B L"], focus: Focus | None

@@ -75,6 +75,7 @@ def record_cases(
         for row in most_informative_problems(report, name, count):
             out = folder / f"{row + 1:04d}{slug}.json"
             canvas = task.canvas([row]).seeded(torch.tensor([report.seed * 2**32 + row]))
+            canvas = canvas.to(getattr(denoiser, "device", "cpu"))
             problems = [problem_name(report.source, row)]
             (one,) = trace.record(
                 denoiser, schedulers, canvas, replace(about, decoding=words), decoding, problems=problems

@@ -47,15 +47,16 @@ class General(nn.Module):
         states: Float[Tensor, "b L D"] | None,
         real: Bool[Tensor, "b L"] | None,
         hidden: Bool[Tensor, "b L"],
+        at: tuple[Tensor, Tensor] | None = None,
     ) -> Float[Tensor, "b L"]:
-        """Of hidden positions; 0 elsewhere."""
+        """Of hidden positions; 0 elsewhere. ``at`` are those positions, where they are known already."""
         x = self.enter(features)
         if self.token is not None:
             x = x + self.token(tokens)
         if states is not None:
             states = states.to(x.dtype)
             x = x + (states if self.narrow is None else self.narrow(states))
-        at = torch.nonzero(hidden, as_tuple=True)
+        at = torch.nonzero(hidden, as_tuple=True) if at is None else at
         scores = self.readout(self.norm(self.blocks(x, real, at)))[:, 0]
         return scores.new_zeros(hidden.shape).index_put(at, scores)
 

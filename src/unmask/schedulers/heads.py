@@ -19,7 +19,6 @@ from torch import Tensor
 
 from unmask.decoding.guidance import DenoiserWrapper
 from unmask.decoding.paces import take_best
-from unmask.decoding.pricing import Prices
 from unmask.decoding.protocols import Denoiser, Pace, Revision, View
 from unmask.decoding.standing import Standing
 from unmask.schedulers.loading import load_head
@@ -115,14 +114,12 @@ class LearnedPace:
 
 def observe_standing(policy: OrderPolicy, view: View, standing: Standing) -> dict[str, Tensor]:
     """A policy's inputs with the tokens that stand among the priced positions: their likeliest token is the one that stands."""
-    prices = Prices(
-        *(torch.cat(pair) for pair in zip(vars(view.prices).values(), vars(standing.prices).values(), strict=True))
-    )
+    prices = view.prices.join(standing.prices)
     known = len(view.at[0])
     best, confidence = prices.best.clone(), prices.confidence.clone()
     best[known:], confidence[known:] = standing.token, standing.logp
     at = (torch.cat([view.at[0], standing.at[0]]), torch.cat([view.at[1], standing.at[1]]))
-    seen = policy.observe(replace(inner_view(view), at=at, prices=replace(prices, best=best, confidence=confidence)))
+    seen = policy.observe(replace(inner_view(view), at=at, prices=prices.alter(best=best, confidence=confidence)))
     if policy.config.kind == "grid":  # which reads the distributions of what is called hidden
         seen["hidden"] = seen["confidence"].isfinite()
     return seen

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.decoding.draws import TIE_NOISE
-from unmask.decoding.pricing import price
+from unmask.decoding.pricing import device_ids, price
 from unmask.decoding.protocols import Scheduler, View, scheduler
 
 
@@ -106,7 +106,7 @@ def end_damped(floor: float = 0.4) -> Scheduler:
     def score(view: View) -> Float[Tensor, "b L"]:
         progress = 1 - view.remaining / view.total.clamp(min=1)
         damp = torch.log(floor + (1 - floor) * progress)[:, None]
-        ends = torch.tensor(view.denoiser.end_ids, dtype=torch.long, device=view.tokens.device)
+        ends = device_ids(view.denoiser.end_ids, view.tokens.device)
         return view.confidence + torch.where(torch.isin(view.best, ends), damp, torch.zeros_like(damp))
 
     return score

@@ -22,7 +22,7 @@ class MLP(nn.Module):
         self.readout = nn.Linear(width, 1)
 
     def forward(
-        self, features: Float[Tensor, "b L F"], tokens: Int[Tensor, "b L"], real: Bool[Tensor, "b L"]
+        self, features: Float[Tensor, "b L F"], tokens: Int[Tensor, "b L"], real: Bool[Tensor, "b L"] | None
     ) -> Float[Tensor, "b L"]:
         return self.readout(self.body(self.enter(features, tokens)))[..., 0]
 
@@ -41,9 +41,11 @@ class Attentive(nn.Module):
         self.readout = nn.Linear(width, 1)
 
     def forward(
-        self, features: Float[Tensor, "b L F"], tokens: Int[Tensor, "b L"], real: Bool[Tensor, "b L"]
+        self, features: Float[Tensor, "b L F"], tokens: Int[Tensor, "b L"], real: Bool[Tensor, "b L"] | None
     ) -> Float[Tensor, "b L"]:
-        x = self.body(self.enter(features, tokens), src_key_padding_mask=None if bool(real.all()) else ~real)
+        x = self.body(
+            self.enter(features, tokens), src_key_padding_mask=None if real is None or bool(real.all()) else ~real
+        )
         return self.readout(self.norm(x))[..., 0]
 
 

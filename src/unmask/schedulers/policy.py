@@ -17,6 +17,7 @@ from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from unmask.decoding.pricing import constant
 from unmask.decoding.protocols import Denoiser, View
 from unmask.runs.config import Count, Positive, config
 from unmask.runs.names import did_you_mean
@@ -166,7 +167,9 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         if view.attention is not None:
             seen["real"] = view.attention
         if c.residual and c.base != "confidence":
-            seen["base"] = BASES[c.base](view).masked_fill(~view.confidence.isfinite(), 0.0)
+            seen["base"] = torch.where(
+                view.confidence > -torch.inf, BASES[c.base](view), constant(0.0, view.tokens.device)
+            )
         if c.reads_states:
             seen["states"] = view.states
         if c.kind == "hidden":
@@ -176,29 +179,29 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
                 view.at, view.prices.logp
             )
             return {**seen, "logp": logp[..., 1:], "best": view.best}
-        priced = view.confidence.isfinite()
-        vocabulary = view.prices.logp.shape[1] - len(view.denoiser.forbidden_ids)
-        region = (view.index >= 0).sum(1, keepdim=True).clamp(min=1)
-        columns = {
-            "confidence": view.confidence.masked_fill(~priced, 0.0),
-            "entropy": view.entropy.masked_fill(~priced, 0.0) / torch.log(torch.tensor(float(max(2, vocabulary)))),
-            "position": view.index.clamp(min=0) / region,
-            "margin": view.margin.masked_fill(~priced, 0.0),
-            "progress": (1 - view.remaining / view.total.clamp(min=1))[:, None].expand_as(view.confidence),
+        priced, nothing = view.confidence > -torch.inf, constant(0.0, view.tokens.device)
+        vocabulary = view.prices.vocabulary - len(view.denoiser.forbidden_ids)
+        log_size = torch.log(torch.tensor(float(max(2, vocabulary))))
+        columns: dict[str, Callable[[], Tensor]] = {
+            "confidence": lambda: torch.where(priced, view.confidence, nothing),
+            "entropy": lambda: torch.where(priced, view.entropy, nothing) / log_size,
+            "position": lambda: _positions(view),
+            "margin": lambda: torch.where(priced, view.margin, nothing),
+            "progress": lambda: (1 - view.remaining / view.total.clamp(min=1))[:, None].expand_as(view.confidence),
+            "left": lambda: _distances(view)[0],
+            "right": lambda: _distances(view)[1],
         }
-        if "left" in c.features or "right" in c.features:
-            columns["left"], columns["right"] = _distances(view)
-        stacked = [columns[name] for name in c.features] + [view.hidden.float()]
+        stacked = [columns[name]() for name in c.features] + [view.hidden.float()]
         if c.kind == "general":
-            stacked.append((self.confidence_logit(seen) / 10).masked_fill(~priced, 0.0))
+            stacked.append(torch.where(priced, self.confidence_logit(seen) / 10, nothing))
         features = torch.stack(stacked, dim=-1).float()
         if c.kind == "general" and c.reads_distributions:
             shape = view.tokens.shape
             features = torch.cat([features, distributions(view.prices.logp, view.at, shape, c.vocab_size)], dim=-1)
         return {**seen, "features": features}
 
-    def score(self, seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
-        """u_φ: differentiable in φ, from an observation."""
+    def score(self, seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None) -> Float[Tensor, "b L"]:
+        """u_φ: differentiable in φ, from an observation. ``at`` are its hidden positions, where they are known already."""
         c = self.config
         if c.kind == "hidden":
             residual = self.network(seen["states"].to(self.network.readout.weight.dtype))
@@ -206,16 +209,18 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
             residual = self.network(*self._grid_input(seen))
         elif c.kind == "general":
             inputs = (seen.get(name) for name in ("features", "tokens", "states", "real", "hidden"))
-            residual = self.network(*inputs)
+            residual = self.network(*inputs, at)
         else:
-            real = seen.get("real", torch.ones_like(seen["hidden"]))
-            residual = self.network(seen["features"], seen["tokens"], real)
+            residual = self.network(seen["features"], seen["tokens"], seen.get("real"))
         if not c.residual:
             return residual
         return residual + (self.confidence_logit(seen) if c.base == "confidence" else seen["base"])
 
     def forward(self, view: View) -> Float[Tensor, "b L"]:
-        return self.score(self.observe(view))
+        seen = self.observe(view)
+        if "real" in seen and _is_full(view):
+            del seen["real"]
+        return self.score(seen, view.at if view.whole else None)
 
     def logv(self, scores: Float[Tensor, "b L"], seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
         """log v_φ(i | s): −inf off the candidates (Eq. masked_softmax)."""
@@ -224,7 +229,9 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
     @staticmethod
     def confidence_logit(seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
         """log p̂/(1 − p̂) from log p̂, exact where p̂ is all but 1."""
-        confidence = seen["confidence"].masked_fill(~seen["confidence"].isfinite(), -1.0)
+        confidence = torch.where(
+            seen["confidence"] > -torch.inf, seen["confidence"], constant(-1.0, seen["confidence"].device)
+        )
         return -torch.log(torch.expm1(-confidence).clamp(min=1e-30)).clamp(max=LOGIT_CAP)
 
     def _grid_input(self, seen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -242,6 +249,23 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         leading = torch.nn.functional.one_hot(best, digits).float() * hidden
         features = torch.stack([p, logp / 5, revealed, hidden.float().expand_as(p), logit, entropy, leading], dim=-1)
         return features, best
+
+
+def _positions(view: View) -> Float[Tensor, "b L"]:
+    """j / L, found once while no row leaves."""
+    known = view.memory.get("positions")
+    if known is None or known[0] is not view.index:
+        region = (view.index >= 0).sum(1, keepdim=True).clamp(min=1)
+        known = view.memory["positions"] = (view.index, view.index.clamp(min=0) / region)
+    return known[1]
+
+
+def _is_full(view: View) -> bool:
+    """Whether no row is padded, found once while no row leaves: the host waits for it."""
+    known = view.memory.get("full")
+    if known is None or known[0] is not view.attention:
+        known = view.memory["full"] = (view.attention, view.attention is None or bool(view.attention.all()))
+    return known[1]
 
 
 def _distances(view: View) -> tuple[Float[Tensor, "b L"], Float[Tensor, "b L"]]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -29,6 +31,9 @@ PUBLISHED = {
     "UNMASK_FAST_DLLM_DECODER": (("llada/generate.py", "generate.py"), "generate_with_dual_cache"),
 }
 """Variable → where a checkout has the file, and the name that is used of it."""
+MODELS = {"model.modeling_llada": "LLaDAModelLM"}
+"""Module → class of the published models that the files import for their own ``main``. The loops run on our weights, so stand-ins
+do: the models themselves need packages that the loops do not."""
 
 
 class AsPublished:
@@ -55,9 +60,10 @@ class AsPublished:
             return SimpleNamespace(
                 logits=self.denoiser.logits(self.denoiser.hidden(tokens, None, store)), past_key_values=store
             )
-        self.canvas[replace_position] = tokens.flatten()
-        states = self.denoiser.hidden(self.canvas, None, past_key_values, replace_position)
-        states = states[replace_position].unflatten(0, tokens.shape)
+        start = int(replace_position[0].int().argmax())
+        block = slice(start, start + tokens.shape[1])
+        self.canvas[:, block] = tokens
+        states = self.denoiser.hidden(self.canvas, None, past_key_values, block)[:, block]
         return SimpleNamespace(logits=self.denoiser.logits(states), past_key_values=past_key_values)
 
 
@@ -84,9 +90,10 @@ def _import(variable: str, where: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ValueError(f"{variable} must name a Python file, got {where}")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))  # Fast-dLLM imports its neighbours
+    sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        with _models_left_out():
+            spec.loader.exec_module(module)
     except ImportError as error:
         raise ValueError(f"{variable} names {where}, which cannot be imported: {error}; name its checkout") from error
     finally:
@@ -94,6 +101,26 @@ def _import(variable: str, where: str) -> ModuleType:
     if not hasattr(module, name):
         raise ValueError(f"{variable} names {path}, which has no {name}: expected the published file")
     return module
+
+
+@contextmanager
+def _models_left_out() -> Iterator[None]:
+    """Stand-ins for the published models while a file is imported."""
+    stand_ins: dict[str, ModuleType] = {}
+    for name, model in MODELS.items():
+        stand_ins[name.partition(".")[0]] = ModuleType(name.partition(".")[0])
+        stand_ins[name] = ModuleType(name)
+        setattr(stand_ins[name], model, object)
+    before = {name: sys.modules.get(name) for name in stand_ins}
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
 
 
 def shares(count: int, steps: int) -> list[int]:

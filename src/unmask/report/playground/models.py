@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from unmask.decoding.protocols import Denoiser
 from unmask.denoisers.loading import load_denoiser, require_denoiser
-from unmask.denoisers.placement import device_options, parse_dtype
+from unmask.denoisers.placement import Placement
 from unmask.generation.text_canvas import Tokenizer, load_tokenizer
 from unmask.report.playground.race import Event
 from unmask.report.playground.tabs import OpenTab, find_tab
@@ -39,12 +39,12 @@ class Models:
     denoisers: tuple[str, ...] = SHIPPED
     schedulers: tuple[str, ...] = ()
     tokenizer: str | None = None
-    dtype: str = "float32"
-    device: str | None = None
+    placement: Placement = field(default_factory=lambda: Placement(device="cpu"))
     held: Held | None = field(default=None, init=False)
     tab: OpenTab | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self.placement.describe()  # refuses a device that is not there before anything is read
         for name in self.denoisers:
             require_denoiser(name)
         self.tab = find_tab({name: load_tokenizer(self.tokenizer or name) for name in self.denoisers})
@@ -87,8 +87,7 @@ class Models:
         if self.held is not None and self.held.name == name:
             return  # an earlier race, which was left, has loaded it
         self.held = None  # before the next one: there may be no room for both
-        options = device_options(self.device) if text else {}
-        denoiser: Denoiser = load_denoiser(name, parse_dtype(self.dtype if text else "float32"), **options)
+        denoiser: Denoiser = load_denoiser(name, **(self.placement.options if text else {}))
         tokenizer = load_tokenizer(self.tokenizer or name) if text else None
         self.held = Held(name, denoiser, tokenizer, None if tokenizer is None else Pieces(tokenizer))
 

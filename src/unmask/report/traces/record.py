@@ -123,7 +123,7 @@ def make_trace(
     Trajectories without states have an order and nothing more; those of ``record`` carry alternatives and the choices of the other
     schedulers. The denoiser calls are the trajectory's: of a batch, those of all its rows.
     """
-    canvas, trajectories = canvas.to("cpu"), {name: _to_cpu(one) for name, one in trajectories.items()}
+    canvas, trajectories = canvas.to("cpu"), {name: to_cpu(one) for name, one in trajectories.items()}
     real = torch.ones_like(canvas.tokens[row]).bool() if canvas.attention is None else canvas.attention[row]
     prompt = tuple(canvas.tokens[row][real].tolist())
     target = None if canvas.target is None else tuple(canvas.target[row][real].tolist())
@@ -183,7 +183,9 @@ def _reveal_times(trajectory: TracedTrajectory) -> dict[int, float]:
     return {position: step / last for position, step in zip(trajectory.order, trajectory.step, strict=True)}
 
 
-def _to_cpu(trajectory: Trajectory) -> Trajectory:
+def to_cpu(trajectory: Trajectory) -> Trajectory:
+    """The same record in the CPU's memory."""
+
     def move(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: move(item) for key, item in value.items()}

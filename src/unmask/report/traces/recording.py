@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unmask.decoding.pricing import Prices
 from unmask.decoding.protocols import Scheduler, View, needs_truth, prices_all
 
 ALTERNATIVES = 4
@@ -53,6 +52,6 @@ class RecordingScheduler:
         at, prices = view.at, view.prices
         if self.prices_all and not prices_all(scheduler):
             kept = view.eligible[at]
-            at, prices = (at[0][kept], at[1][kept]), Prices(*(field[kept] for field in vars(prices).values()))
+            at, prices = (at[0][kept], at[1][kept]), prices.take(kept)
         reference = view.reference if needs_truth(scheduler) else None
         return scheduler(replace(view, at=at, prices=prices, reference=reference, memory=self.memory[name]))

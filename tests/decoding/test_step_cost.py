@@ -1,0 +1,147 @@
+"""What a step launches beside the denoiser, counted on the pretended device: GPUs wait for launches, and for the host."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from support.pretend_device import NAME, PretendDevice
+from support.step_counter import count_steps
+from unmask.decoding.loop import look, unmask
+from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Canvas, View
+from unmask.decoding.rows import LiveRows
+from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.schedulers.heuristics import confidence, margin
+from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.training.policy.run import build_policy
+
+MASK, END = 39, 38
+
+
+@pytest.fixture(scope="module")
+def denoiser() -> Transformer:
+    shape = TransformerConfig(
+        vocab_size=40, width=32, n_layers=2, n_heads=2, ffn=64, mask_id=MASK, pad_id=END, end_ids=(END,), max_length=32
+    )
+    model = Transformer(shape).initialise(torch.Generator().manual_seed(0)).requires_grad_(False).eval()
+    with torch.no_grad():
+        model.head.weight[END] = 0  # never the likeliest: no row ends early
+    return model
+
+
+def canvas(rows: int = 3) -> Canvas:
+    tokens = torch.randint(0, END, (rows, 20), generator=torch.Generator().manual_seed(1))
+    tokens[:, 4:] = MASK
+    return Canvas(tokens)
+
+
+def there(module: Any) -> Any:
+    with PretendDevice():
+        return copy.deepcopy(module).to(NAME)
+
+
+def most(denoiser: Transformer, scheduler: Any, decoding: Decoding, **options: Any) -> tuple[int, int]:
+    """The most kernels and the most syncs of a step in which no row leaves."""
+    steps = count_steps(there(denoiser), scheduler, canvas(), decoding, **options)
+    assert len(steps) > 5
+    return max(sum(c.kernels.values()) for c in steps), max(sum(c.syncs.values()) for c in steps)
+
+
+@pytest.mark.parametrize(
+    ("decoding", "kernels"),
+    [
+        (Decoding(), 36),
+        (Decoding(block=8), 40),
+        (Decoding(block=8, cache="dual"), 43),
+        (Decoding(block=8, cache="prefix"), 43),
+        (Decoding(block=8, steps=8), 48),
+        (Decoding(block=8, pace="threshold:p=0.9"), 47),
+        (Decoding(order_temperature=1.0), 124),
+    ],
+)
+def test_a_step_waits_once(denoiser: Transformer, decoding: Decoding, kernels: int) -> None:
+    found, syncs = most(denoiser, confidence, decoding)
+    assert syncs == 1
+    assert found <= kernels
+
+
+def test_the_record_of_states_costs_no_sync(denoiser: Transformer) -> None:
+    found, syncs = most(denoiser, margin, Decoding(), record=True)
+    assert (found <= 60, syncs) == (True, 1)
+
+
+@pytest.mark.parametrize(("kind", "kernels"), [("hidden", 49), ("mlp", 69), ("transformer", 84), ("general", 216)])
+def test_a_step_of_a_policy_waits_once(denoiser: Transformer, kind: str, kernels: int) -> None:
+    found, syncs = most(denoiser, there(make_policy(denoiser, kind)), Decoding())
+    assert syncs == 1
+    assert found <= kernels
+
+
+def make_policy(denoiser: Transformer, kind: str) -> OrderPolicy:
+    config = PolicyConfig(kind=kind, width=32, n_layers=1, tokens=False, distribution=False)
+    policy = build_policy(config, denoiser, "tiny").requires_grad_(False).eval()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        policy.network.readout.weight.normal_(generator=generator)
+    return policy
+
+
+def test_broken_numbers_are_found_in_the_step_that_makes_them(denoiser: Transformer) -> None:
+    """They are read once, with everything else: neither a token nor a call of ``on_step`` comes before that."""
+    broken = copy.deepcopy(denoiser)
+    with torch.no_grad():
+        broken.head.weight[3] = torch.inf
+    seen: list[Any] = []
+    with pytest.raises(ValueError, match="logits that are NaN or infinite"):
+        unmask(broken, confidence, canvas(), on_step=seen.append)
+    with pytest.raises(ValueError, match="the scheduler returned NaN"):
+        unmask(denoiser, lambda view: view.confidence * torch.nan, canvas(), on_step=seen.append)
+    assert seen == []
+
+
+def test_large_finite_logits_are_not_broken(denoiser: Transformer) -> None:
+    """Their sum, which is what the host reads, is infinite; they themselves are not."""
+    large = copy.deepcopy(denoiser)
+    large.logits = lambda hidden: torch.full((len(hidden), 40), 3e38)  # pyright: ignore
+    assert (unmask(large, confidence, canvas()).order >= 0).all()
+
+
+COMPILED = """
+import torch
+from unmask.decoding.pricing import device_ids, price, price_at_once
+
+def statistics(logits, ids):
+    prices = price_at_once(logits, ids)
+    logp = prices.odds.log_probabilities(prices.confidence)
+    return prices.best, prices.confidence, logp, prices.odds.entropy(logp, prices.confidence.exp())
+
+with torch.no_grad():
+    logits = torch.randn(6, 40)
+    expected, ids = price(logits, (39,)), device_ids((39,), torch.device("cpu"))
+    found = torch.compile(statistics, backend="eager", fullgraph=True)(logits, ids)
+    for name, value in zip(("best", "confidence", "logp", "entropy"), found, strict=True):
+        assert torch.equal(value, getattr(expected, name)), name
+"""
+
+
+def test_pricing_compiles_as_a_whole() -> None:
+    """In a process of its own, where no checks of shapes are wrapped around the functions."""
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("kind", ["hidden", "mlp", "transformer", "general"])
+def test_the_score_of_a_policy_compiles_as_a_whole(denoiser: Transformer, kind: str) -> None:
+    policy = make_policy(denoiser, kind)
+    live = LiveRows(denoiser, canvas(), Decoding())
+    view: View = look(denoiser, live, policy, None, {})
+    seen = policy.observe(view)
+    compiled = torch.compile(policy.score, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(seen, view.at), policy.score(seen))
