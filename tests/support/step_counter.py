@@ -111,7 +111,8 @@ def count_steps(
 ) -> list[Counts]:
     """What each step launches, from one call of ``on_step`` to the next: the first step and the last are not in the list."""
     seen: list[Counts] = []
-    with CountingDevice() as device:
+    device = CountingDevice()
+    with device:
         unmask(
             leave_out(denoiser, device),
             scheduler,

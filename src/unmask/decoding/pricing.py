@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 
 import torch
@@ -19,23 +19,22 @@ NAMES = ("logp", "best", "confidence", "margin", "entropy")
 class Prices:
     """The distributions of ``N`` positions after one forward.
 
-    ``best`` and ``confidence`` are always there; ``logp``, ``margin`` and ``entropy`` are computed when they are read for the first
-    time, unless they are ``known``: an order by confidence needs none of them, and each is a pass over the logits.
+    ``best`` and ``confidence`` are always there; ``logp``, ``margin`` and ``entropy`` are computed from the ``odds`` when they are
+    read for the first time: an order by confidence needs none of them, and each is a pass over the logits.
 
     ``confidence`` is log p̂ = −log1p(Σ_{a≠â} p(a)/p̂), which keeps its precision where a softmax saturates at 1: confident
     positions still differ, and ties are real ties.
     """
 
-    def __init__(
-        self,
-        best: Int[Tensor, "N"],
-        confidence: Float[Tensor, "N"],
-        *,
-        odds: Odds | None = None,
-        **known: Tensor,
-    ) -> None:
+    def __init__(self, best: Int[Tensor, "N"], confidence: Float[Tensor, "N"], odds: Odds | None) -> None:
         self.best, self.confidence, self._odds = best, confidence, odds
-        vars(self).update(known)
+
+    @classmethod
+    def complete(cls, known: Mapping[str, Tensor]) -> Prices:
+        """Prices of which nothing is left to compute: a tensor for each of ``NAMES``."""
+        prices = cls(known["best"], known["confidence"], odds=None)
+        vars(prices).update(known)
+        return prices
 
     @cached_property
     def logp(self) -> Float[Tensor, "N V"]:
@@ -74,15 +73,15 @@ class Prices:
 
     def alter(self, **known: Tensor) -> Prices:
         """The same prices but for those that are ``known``."""
-        return Prices(**{name: known[name] if name in known else getattr(self, name) for name in NAMES})
+        return self.complete({name: known[name] if name in known else getattr(self, name) for name in NAMES})
 
     def take(self, kept: Tensor) -> Prices:
         """Some of the positions, by indices or a boolean tensor."""
-        return Prices(**{name: getattr(self, name)[kept] for name in NAMES})
+        return self.complete({name: getattr(self, name)[kept] for name in NAMES})
 
     def join(self, *others: Prices) -> Prices:
         """These positions, and after them those of ``others``."""
-        return Prices(**{name: torch.cat([getattr(prices, name) for prices in (self, *others)]) for name in NAMES})
+        return self.complete({name: torch.cat([getattr(prices, name) for prices in (self, *others)]) for name in NAMES})
 
 
 class Odds:
@@ -128,13 +127,12 @@ def price(logits: Float[Tensor, "N V"], forbidden: Sequence[int] = (), *, check:
         prices = price_at_once(logits, ids)
         return prices.check() if check else prices
     logp = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-    rest: list[tuple[Tensor, ...]] = []
+    rest: list[dict[str, Tensor]] = []
     for start in range(0, len(logits), positions):
         part = price_at_once(logits[start : start + positions], ids).check()
         logp[start : start + positions] = part.logp
-        rest.append((part.best, part.confidence, part.margin, part.entropy))
-    best, confidence, margin, entropy = (torch.cat(column) for column in zip(*rest, strict=True))
-    return Prices(best, confidence, logp=logp, margin=margin, entropy=entropy)
+        rest.append({name: getattr(part, name) for name in NAMES if name != "logp"})
+    return Prices.complete({"logp": logp, **{name: torch.cat([part[name] for part in rest]) for name in rest[0]}})
 
 
 def price_at_once(logits: Float[Tensor, "N V"], forbidden: Int[Tensor, "F"] | None) -> Prices:

@@ -56,9 +56,9 @@ class General(nn.Module):
         if states is not None:
             states = states.to(x.dtype)
             x = x + (states if self.narrow is None else self.narrow(states))
-        at = torch.nonzero(hidden, as_tuple=True) if at is None else at
-        scores = self.readout(self.norm(self.blocks(x, real, at)))[:, 0]
-        return scores.new_zeros(hidden.shape).index_put(at, scores)
+        row, position = torch.nonzero(hidden, as_tuple=True) if at is None else at
+        scores = self.readout(self.norm(self.blocks(x, real, (row, position))))[:, 0]
+        return scores.new_zeros(hidden.shape).index_put((row, position), scores)
 
 
 def build_blocks(shape: Mapping[str, Any]) -> Blocks | MaskedLMBlocks:
