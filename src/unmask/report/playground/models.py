@@ -59,8 +59,10 @@ class Models:
 
     @property
     def settings(self) -> dict[str, str | None]:
-        """What of the command line the lines to copy need."""
-        return {name: getattr(self, name) for name in ("dtype", "device", "tokenizer")}
+        """What of the command line the lines to copy need; the CPU needs no mention."""
+        placement = self.placement
+        device = None if placement.on_cpu else placement.device
+        return {"dtype": placement.dtype, "device": device, "tokenizer": self.tokenizer}
 
     def text_schedulers(self, denoiser: str) -> list[str]:
         """For a text denoiser: those of the command line, its shipped policy, and a few heuristics."""
