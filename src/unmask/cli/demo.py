@@ -45,10 +45,10 @@ class Demo:
     placement: Annotated[Placement, Inline] = field(default_factory=Placement)  # Where everything runs.
 
     def run(self) -> None:
-        console.print(f"everything runs on {self.placement.describe()}")
         where = {"device": self.placement.device, "dtype": self.placement.dtype}
         size, clues, preset = (4, None, "demo-quick") if self.quick else (9, "rao", "demo")
         out, problems = self.out, SudokuTask.generate(self.puzzles, size, clues)
+        console.print(f"everything runs on {self.placement.describe()}")
         base, order, tuned = out / "denoiser", out / "order", out / "tuned"
         console.print("1. A small masked diffusion model learns Sudoku from random masks.")
         first = replace(load_preset(f"sudoku-{size}x{size}-imperfect", Pretrain, "pretrain"), **where)

@@ -46,8 +46,8 @@ class Play:
         if not server.is_private:
             warning = f"warning: every machine that reaches {self.host} can use this playground; it has no password"
             errors.print(warning, style="yellow", soft_wrap=True)
+        errors.print(f"text is decoded on {self.placement.describe()}", soft_wrap=True)
         console.print(server.url, soft_wrap=True)
-        console.print(f"text is decoded on {self.placement.describe()}")
         if self.open_browser:
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:

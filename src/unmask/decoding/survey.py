@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from unmask.decoding.recording import Step
@@ -36,9 +36,26 @@ def read_survey(live: LiveRows, step: Step, ranked: Float[Tensor, "b L"], everyt
 
     Raises where the denoiser's logits or the scheduler's scores were no numbers.
     """
-    count = step.revealed.sum(1)
+    columns = _describe_rows(live, step, ranked, everything)
+    read, finite = _read(columns, step.view.prices.largest)
+    if not finite:
+        step.view.prices.check()
+    if any(key != key for key in read["keys"]):
+        raise ValueError(NOT_A_NUMBER)
+    stays = _find_staying(read)
+    left = sum(int(n) for n, stay in zip(read["priced"], stays, strict=True) if stay)
+    numbers = None
+    if "numbers" in read:
+        numbers = tuple(int(n) for n, stay in zip(read["numbers"], stays, strict=True) if stay)
+    return Survey(int(max(read["count"])), columns["count"], stays, left, numbers)
+
+
+def _describe_rows(
+    live: LiveRows, step: Step, ranked: Float[Tensor, "b L"], everything: bool
+) -> dict[str, Shaped[Tensor, "b"]]:
+    """What decides of each row whether it stays, and what the next step needs."""
     priced = (live.unseen if everything else live.eligible()).sum(1)
-    columns = {"keys": ranked.amax(1), "count": count, "priced": priced}
+    columns = {"keys": ranked.amax(1), "count": step.revealed.sum(1), "priced": priced}
     if live.revises:
         columns["stays"] = live.hidden.any(1) | live.watched
     elif everything and live.waiting is not None:
@@ -47,24 +64,27 @@ def read_survey(live: LiveRows, step: Step, ranked: Float[Tensor, "b L"], everyt
         columns["numbers"] = live.current()
     if live.stops and not live.revises:
         columns["first_end"], columns["first_hidden"] = live.find_ends()
-    odds = step.view.prices.largest
-    values = torch.cat([*columns.values(), *([] if odds is None else [odds.sum()[None]])]).cpu().tolist()
-    rows = len(count)
+    return columns
+
+
+def _read(
+    columns: dict[str, Shaped[Tensor, "b"]], largest: Float[Tensor, "N"] | None
+) -> tuple[dict[str, list[float]], bool]:
+    """The columns on the host, in one copy, and whether the sum of the ``largest`` logits is finite."""
+    total = [] if largest is None else [largest.sum()[None]]
+    values = torch.cat([*columns.values(), *total]).cpu().tolist()
+    rows = len(columns["count"])
     read = {name: values[n * rows : (n + 1) * rows] for n, name in enumerate(columns)}
-    if odds is not None and not math.isfinite(values[-1]):
-        step.view.prices.check()
-    if any(key != key for key in read["keys"]):
-        raise ValueError(NOT_A_NUMBER)
+    return read, largest is None or math.isfinite(values[-1])
+
+
+def _find_staying(read: dict[str, list[float]]) -> list[bool]:
+    """Rows with something left to price or to revise; those that stop at an end token, while something before it is hidden."""
     stays = [value > 0 for value in read.get("stays", read["priced"])]
-    if "first_end" in read:
-        stays = [
-            s and end >= hidden for s, end, hidden in zip(stays, read["first_end"], read["first_hidden"], strict=True)
-        ]
-    left = sum(int(n) for n, stay in zip(read["priced"], stays, strict=True) if stay)
-    numbers = None
-    if "numbers" in read:
-        numbers = tuple(int(n) for n, stay in zip(read["numbers"], stays, strict=True) if stay)
-    return Survey(int(max(read["count"])), count, stays, left, numbers)
+    if "first_end" not in read:
+        return stays
+    ends = zip(stays, read["first_end"], read["first_hidden"], strict=True)
+    return [stay and end >= hidden for stay, end, hidden in ends]
 
 
 def pack(chosen: Bool[Tensor, "b L"], count: int | None = None) -> tuple[Int[Tensor, "N"], Int[Tensor, "N"]]:
