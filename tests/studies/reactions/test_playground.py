@@ -130,7 +130,7 @@ def test_molecules_of_real_answers_are_drawn() -> None:
             return [*map(ord, text)]
 
         def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-            raise NotImplementedError
+            raise AssertionError("a reaction is no chat")
 
         def decode(self, ids: list[int], **options: Any) -> str:
             return "".join(map(chr, ids)).replace("»", ">>")
