@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,9 @@ import torch
 
 from support.pretend_device import NAME, PretendDevice
 from support.step_counter import count_steps
-from unmask.decoding.loop import look, unmask
+from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Canvas, View
-from unmask.decoding.rows import LiveRows
+from unmask.decoding.protocols import Canvas
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.heuristics import confidence, margin
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
@@ -112,36 +112,5 @@ def test_large_finite_logits_are_not_broken(denoiser: Transformer) -> None:
     assert (unmask(large, confidence, canvas()).order >= 0).all()
 
 
-COMPILED = """
-import torch
-from unmask.decoding.pricing import device_ids, price, price_at_once
-
-def statistics(logits, ids):
-    prices = price_at_once(logits, ids)
-    logp = prices.odds.log_probabilities(prices.confidence)
-    return prices.best, prices.confidence, logp, prices.odds.entropy(logp, prices.confidence.exp())
-
-with torch.no_grad():
-    logits = torch.randn(6, 40)
-    expected, ids = price(logits, (39,)), device_ids((39,), torch.device("cpu"))
-    found = torch.compile(statistics, backend="eager", fullgraph=True)(logits, ids)
-    for name, value in zip(("best", "confidence", "logp", "entropy"), found, strict=True):
-        assert torch.equal(value, getattr(expected, name)), name
-"""
-
-
-def test_pricing_compiles_as_a_whole() -> None:
-    """In a process of its own, where no checks of shapes are wrapped around the functions."""
-    subprocess.run([sys.executable, "-c", COMPILED], check=True)
-
-
-@torch.no_grad()
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("kind", ["hidden", "mlp", "transformer", "general"])
-def test_the_score_of_a_policy_compiles_as_a_whole(denoiser: Transformer, kind: str) -> None:
-    policy = make_policy(denoiser, kind)
-    live = LiveRows(denoiser, canvas(), Decoding())
-    view: View = look(denoiser, live, policy, None, {})
-    seen = policy.observe(view)
-    compiled = torch.compile(policy.score, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(seen, view.at), policy.score(seen))
+def test_pricing_and_policies_compile_as_whole_graphs() -> None:
+    subprocess.run([sys.executable, Path(__file__).parents[1] / "support" / "compiled_steps.py"], check=True)

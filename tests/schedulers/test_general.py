@@ -67,11 +67,29 @@ def test_copied_blocks_continue_as_the_denoiser_itself(positions: str) -> None:
     shorter = text_denoiser(positions=positions, n_layers=1)
     shorter.load_state_dict(denoiser.state_dict(), strict=False)
     shorter.norm = denoiser.norm = torch.nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
-    blocks, wanted = denoiser.last_blocks(2), torch.nonzero(ROW == MASK, as_tuple=True)
-    continued = blocks(shorter.hidden(ROW, real), real, wanted)
-    assert torch.allclose(continued, denoiser.hidden(ROW, real)[wanted], atol=1e-6)
+    blocks, everywhere = denoiser.last_blocks(2), torch.nonzero(real, as_tuple=True)
+    continued = blocks(shorter.hidden(ROW, real), real, everywhere)
+    assert torch.allclose(continued, denoiser.hidden(ROW, real)[everywhere], atol=1e-6)
     assert all(p.requires_grad for p in blocks.parameters())
     assert len(denoiser.last_blocks(4).blocks) == 3  # all that there are
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_positions_that_are_not_wanted_stay_as_they_are(positions: str) -> None:
+    """Every block attends to the states of revealed positions as they came in, and computes the hidden ones alone."""
+    denoiser = text_denoiser(positions=positions)
+    blocks = denoiser.last_blocks(2)
+    rows = torch.cat([ROW, torch.tensor([[5, MASK, 3, 4, 2, 6, 30, MASK]])])
+    real = torch.tensor([[False, *[True] * 7], [True] * 8])
+    hidden = rows == MASK
+    x = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(2))
+    expected, everywhere = x, torch.nonzero(torch.ones_like(real), as_tuple=True)
+    for number in range(2):
+        one = denoiser.last_blocks(1)
+        one.blocks[0].load_state_dict(blocks.blocks[number].state_dict())
+        expected = torch.where(hidden[..., None], one(expected, real, everywhere).view_as(x), expected)
+    wanted = torch.nonzero(hidden, as_tuple=True)
+    assert torch.allclose(blocks(x, real, wanted), expected[wanted], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -17,14 +17,20 @@ from torch import Tensor
 
 Exchange = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """From the keys and values that a block has just computed to those that its queries attend to."""
+Place = tuple[Int[Tensor, "N"], Int[Tensor, "N"]]
+"""Row and column of each of ``N`` entries."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Some positions of each row, next to each other: ``column[r, n]`` is the n-th. Rows with fewer are filled, not ``real``."""
+    """Some positions of each row, next to each other: ``column[r, n]`` is the n-th. Rows with fewer are filled, not ``real``.
+
+    ``queries_only``: they attend to keys and values of all positions that are computed with them, not to stored ones.
+    """
 
     column: Int[Tensor, "b A"]
     real: Bool[Tensor, "b A"]
+    queries_only: bool = False
 
     @classmethod
     def of(cls, chosen: Bool[Tensor, "b L"]) -> Packed:
@@ -32,6 +38,21 @@ class Packed:
         most = int(count.max())
         column = chosen.int().sort(dim=1, descending=True, stable=True).indices[:, :most]
         return cls(column, torch.arange(most, device=chosen.device) < count[:, None])
+
+    @classmethod
+    def of_queries(cls, at: Place, shape: torch.Size) -> tuple[Packed, Place]:
+        """The (row, position) pairs ``at``, sorted, as queries, and the place of each pair in the rows of queries.
+
+        GPUs and compiled graphs get a place for every position: the host would wait for the count of the longest row.
+        """
+        row, position = at
+        if row.device.type != "cpu" or torch.compiler.is_compiling():
+            column = torch.arange(shape[1], device=row.device).expand(shape)
+            return cls(column, torch.ones_like(column, dtype=torch.bool), queries_only=True), at
+        count = torch.bincount(row, minlength=shape[0])
+        place = row, torch.arange(len(row)) - (count.cumsum(0) - count)[row]
+        column = torch.zeros(shape[0], max(1, int(count.max())), dtype=torch.long).index_put(place, position)
+        return cls(column, torch.arange(column.shape[1]) < count[:, None], queries_only=True), place
 
     @cached_property
     def at(self) -> tuple[Int[Tensor, "N"], Int[Tensor, "N"], Int[Tensor, "N"]]:

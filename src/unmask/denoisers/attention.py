@@ -33,10 +33,15 @@ def make_attend(
     focus: Focus | None = None,
 ) -> Callable[..., Tensor]:
     """Attention of the positions that are computed, standing at ``here``, to all ``L``."""
-    cos = sin = scale = None
+    angles: tuple[Tensor | None, ...] = (None,) * 4
+    scale = None
     if config.positions == "rotary":
         precision = torch.float32 if config.rope_float32 else dtype
-        cos, sin = rotary(here, config.rotary_width or config.inner_width, config.rope_theta, precision, config.yarn)
+        width = config.rotary_width or config.inner_width
+        angles_at = partial(rotary, width=width, theta=config.rope_theta, dtype=precision, yarn=config.yarn)
+        queries = angles_at(here)
+        keys = angles_at(places) if isinstance(packed, Packed) and packed.queries_only else queries
+        angles = (*queries, *keys)
         if config.yarn is not None and config.yarn.query_growth > 0:
             scale = config.yarn.query_scale(here).to(dtype)
     mask = _limit(config, here, places, focus)
@@ -50,7 +55,7 @@ def make_attend(
         if spans is None:
             seen = attention[:, None, None, :]
             mask = seen if mask is None else seen & mask
-    return partial(_attention, {here.device: (cos, sin, scale, mask)}, spans)
+    return partial(_attention, {here.device: (*angles, scale, mask)}, spans)
 
 
 def _limit(
@@ -95,9 +100,9 @@ def _attention(
     there = q.device
     if there not in held:
         held[there] = tuple(None if x is None else x.to(there) for x in next(iter(held.values())))
-    cos, sin, scale, mask = held[there]
-    if cos is not None and sin is not None:
-        q, k = (turn(x, cos, sin, v.dtype) for x in (q, k))
+    q_cos, q_sin, k_cos, k_sin, scale, mask = held[there]
+    if q_cos is not None and q_sin is not None and k_cos is not None and k_sin is not None:
+        q, k = turn(q, q_cos, q_sin, v.dtype), turn(k, k_cos, k_sin, v.dtype)
     if scale is not None:
         q = q * scale
     if exchange is not None:

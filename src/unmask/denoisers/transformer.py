@@ -53,11 +53,19 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = (RMSNorm(config, self.head_width) if config.qk_norm else None for _ in "qk")
 
     def forward(
-        self, x: Float[Tensor, "B L D"], attend: Callable[[Tensor, Tensor, Tensor], Tensor]
-    ) -> Float[Tensor, "B L D"]:
+        self,
+        x: Float[Tensor, "B L D"],
+        attend: Callable[[Tensor, Tensor, Tensor], Tensor],
+        queries: Float[Tensor, "N D"] | None = None,
+    ) -> Float[Tensor, "*N D"]:
+        """``queries`` attend to ``x``; without them ``x`` attends to itself."""
         q, k, v = (
-            proj(x).unflatten(-1, (heads, self.head_width))
-            for proj, heads in ((self.q, self.n_heads), (self.k, self.n_kv_heads), (self.v, self.n_kv_heads))
+            proj(source).unflatten(-1, (heads, self.head_width))
+            for proj, heads, source in (
+                (self.q, self.n_heads, x if queries is None else queries),
+                (self.k, self.n_kv_heads, x),
+                (self.v, self.n_kv_heads, x),
+            )
         )
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -265,15 +273,24 @@ class Blocks(nn.Module):
     def forward(
         self, x: Float[Tensor, "B L D"], attention: Bool[Tensor, "B L"] | None, at: tuple[Tensor, Tensor]
     ) -> Float[Tensor, "N D"]:
-        """The states of the (row, position) pairs ``at``; the last block computes the others' keys and values only."""
+        """The states of the (row, position) pairs ``at``. Only they go through the blocks; the others stay as they are, and every
+        block attends to them."""
         places = _places(x, attention)
-        attend = make_attend(self.config, self.related, places, places, attention, x.dtype)
-        *first, last = self.blocks
-        for block in first:
-            x = block(x, attend)
-        assert isinstance(last, Block)
-        x = (x + last.attention(last.attention_norm(x), attend))[at]
-        return x + last.ffn(last.ffn_norm(x))
+        packed, place = Packed.of_queries(at, x.shape[:2])
+        attend = make_attend(self.config, self.related, packed.take(places), places, attention, x.dtype, packed)
+
+        def attend_from(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            wide = q.new_zeros(*packed.column.shape, *q.shape[1:]).index_put(place, q)
+            return attend(wide, k, v)[place]
+
+        y = x[at]
+        for number, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            x = x.index_put(at, y) if number else x
+            seen = block.attention_norm(x)
+            y = y + block.attention(seen, attend_from, seen[at])
+            y = y + block.ffn(block.ffn_norm(y))
+        return y
 
 
 def _places(canvas: Shaped[Tensor, "B L ..."], attention: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B L"]:
