@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -91,6 +91,7 @@ def _attention(
     k: Tensor,
     v: Tensor,
     exchange: Exchange | None = None,
+    product: Callable[..., Tensor] | None = None,
 ) -> Tensor:
     """Attention with the angles, the scale and the mask ``held`` for a device; another one that holds a block gets a copy.
 
@@ -108,7 +109,7 @@ def _attention(
     if exchange is not None:
         k, v = exchange(k, v)
     if spans is None:
-        return _scaled_dot_product(q, k, v, mask)
+        return (product or _scaled_dot_product)(q, k, v, mask)
     y = torch.zeros_like(q)
     for span, rows in spans:
         rows = rows.to(there)
@@ -120,6 +121,16 @@ def _scaled_dot_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = N
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     return y.transpose(1, 2)
+
+
+def attend_to_shared(
+    q: Float[Tensor, "B A H w"], k: Float[Tensor, "B L K w"], v: Float[Tensor, "B L C"], mask: Tensor | None = None
+) -> Float[Tensor, "B A H C"]:
+    """Attention whose heads have the same values, of any width: one product for all heads."""
+    q, k = q.transpose(1, 2), k.transpose(1, 2).repeat_interleave(q.shape[2] // k.shape[2], dim=1)
+    logits = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5
+    weights = (logits if mask is None else logits.masked_fill(~mask, -torch.inf)).softmax(-1)
+    return (weights.flatten(1, 2) @ v).unflatten(1, q.shape[1:3]).transpose(1, 2)
 
 
 def related_cells(config: TransformerConfig) -> Bool[Tensor, "H L L"] | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields, replace
-from typing import Annotated, Literal
+from dataclasses import asdict, fields, replace
+from typing import Annotated, Any, Literal
 
 import pydantic
 
@@ -97,6 +97,15 @@ class TransformerConfig:
         inner = self.n_heads * self.inner_width
         ffn = sum(width * layers for width, layers in self.ffn_widths().items())
         return self.width * (self.vocab_size + places + head + self.n_layers * 2 * inner + 3 * ffn)
+
+    def changed(self) -> dict[str, Any]:
+        """The values that are not defaults, for JSON."""
+        defaults = {field.name: field.default for field in fields(self)}  # pyright: ignore[reportArgumentType]
+        return {name: value for name, value in asdict(self).items() if value != defaults[name]}
+
+    def attention_alone(self) -> TransformerConfig:
+        """Without what a block computes from what it has seen."""
+        return replace(self, ffn=1, experts=None)
 
     def of_blocks(self, count: int) -> TransformerConfig:
         """The last ``count`` blocks by themselves, without embeddings and head. Learned positions are added below them."""

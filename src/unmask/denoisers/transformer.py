@@ -22,7 +22,6 @@ Two things are ours:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields
 from functools import partial
 from typing import Any
 
@@ -39,36 +38,44 @@ from unmask.denoisers.config import TransformerConfig
 from unmask.denoisers.experts import Experts, SwiGLU
 
 
-class Attention(nn.Module):
+class Lookup(nn.Module):
+    """Queries and keys: which positions a position looks at."""
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.n_heads = config.n_heads
         self.n_kv_heads = config.n_kv_heads or config.n_heads
         self.head_width = config.inner_width
-        kv_width = self.n_kv_heads * self.head_width
         self.q = nn.Linear(config.width, self.n_heads * self.head_width, bias=config.qkv_bias)
-        self.k = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
-        self.v = nn.Linear(config.width, kv_width, bias=config.qkv_bias)
-        self.out = nn.Linear(self.n_heads * self.head_width, config.width, bias=False)
+        self.k = nn.Linear(config.width, self.n_kv_heads * self.head_width, bias=config.qkv_bias)
         self.q_norm, self.k_norm = (RMSNorm(config, self.head_width) if config.qk_norm else None for _ in "qk")
 
     def forward(
+        self, x: Float[Tensor, "B L D"], queries: Float[Tensor, "*N D"]
+    ) -> tuple[Float[Tensor, "*N H w"], Float[Tensor, "B L K w"]]:
+        """``queries`` look at ``x``."""
+        q = self.q(queries).unflatten(-1, (self.n_heads, self.head_width))
+        k = self.k(x).unflatten(-1, (self.n_kv_heads, self.head_width))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k
+
+
+class Attention(Lookup):
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.v = nn.Linear(config.width, self.n_kv_heads * self.head_width, bias=config.qkv_bias)
+        self.out = nn.Linear(self.n_heads * self.head_width, config.width, bias=False)
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         x: Float[Tensor, "B L D"],
         attend: Callable[[Tensor, Tensor, Tensor], Tensor],
         queries: Float[Tensor, "N D"] | None = None,
     ) -> Float[Tensor, "*N D"]:
         """``queries`` attend to ``x``; without them ``x`` attends to itself."""
-        q, k, v = (
-            proj(source).unflatten(-1, (heads, self.head_width))
-            for proj, heads, source in (
-                (self.q, self.n_heads, x if queries is None else queries),
-                (self.k, self.n_kv_heads, x),
-                (self.v, self.n_kv_heads, x),
-            )
-        )
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = super().forward(x, x if queries is None else queries)
+        v = self.v(x).unflatten(-1, (self.n_kv_heads, self.head_width))
         return self.out(attend(q, k, v).flatten(-2))
 
 
@@ -197,7 +204,7 @@ class Transformer(nn.Module):
         self.forwarded += len(tokens)
         if tokens.shape[1] > self.config.max_length:
             raise ValueError(f"a canvas of {tokens.shape[1]} positions exceeds the denoiser's {self.config.max_length}")
-        places, packed = _places(tokens, attention), None
+        places, packed = number_places(tokens, attention), None
         here, computed = places, tokens
         if active is not None:
             packed = self._needed(active, attention)
@@ -266,16 +273,15 @@ class Blocks(nn.Module):
 
     @property
     def shape(self) -> dict[str, Any]:
-        """What builds them again: the values of the configuration that are not defaults, for JSON."""
-        defaults = {field.name: field.default for field in fields(self.config)}  # pyright: ignore[reportArgumentType]
-        return {name: value for name, value in asdict(self.config).items() if value != defaults[name]}
+        """What builds them again."""
+        return self.config.changed()
 
     def forward(
         self, x: Float[Tensor, "B L D"], attention: Bool[Tensor, "B L"] | None, at: tuple[Tensor, Tensor]
     ) -> Float[Tensor, "N D"]:
         """The states of the (row, position) pairs ``at``. Only they go through the blocks; the others stay as they are, and every
         block attends to them."""
-        places = _places(x, attention)
+        places = number_places(x, attention)
         packed, place = Packed.of_queries(at, x.shape[:2])
         attend = make_attend(self.config, self.related, packed.take(places), places, attention, x.dtype, packed)
 
@@ -293,7 +299,7 @@ class Blocks(nn.Module):
         return y
 
 
-def _places(canvas: Shaped[Tensor, "B L ..."], attention: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B L"]:
+def number_places(canvas: Shaped[Tensor, "B L ..."], attention: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B L"]:
     """The index of each token among its row's real tokens, so that padding on either side moves nothing."""
     if attention is None:
         return torch.arange(canvas.shape[1], device=canvas.device).expand(canvas.shape[:2])

@@ -25,6 +25,7 @@ _QUOTE = "'"
 STRICT = pydantic.ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
 Count = Annotated[int, pydantic.Field(ge=1, lt=2**31)]
+CountOrZero = Annotated[int, pydantic.Field(ge=0, lt=2**31)]
 NonNegative = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]

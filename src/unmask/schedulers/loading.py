@@ -137,9 +137,8 @@ def _check_config(folder: Path) -> None:
     stored = read_json(file)
     config = read(PolicyConfig, {key: value for key, value in stored.items() if value is not None}, str(file))
     if config.kind == "general":
-        require_plausible_size(
-            least_weights(config.blocks or {}), Checkpoint(folder).shapes, folder / "model.safetensors"
-        )
+        least = least_weights(config.blocks or {}, config.per_token) + config.per_token * config.token_width**2
+        require_plausible_size(least, Checkpoint(folder).shapes, folder / "model.safetensors")
         return
     layered = {"transformer": config.n_layers, "grid": config.n_layers}.get(config.kind, 0)
     square = 0 if config.kind == "hidden" else config.width**2

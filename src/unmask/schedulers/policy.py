@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from unmask.decoding.pricing import constant
 from unmask.decoding.protocols import Denoiser, View
-from unmask.runs.config import Count, Positive, config
+from unmask.runs.config import Count, CountOrZero, Positive, config
 from unmask.runs.names import did_you_mean
 from unmask.schedulers import heuristics
 from unmask.schedulers.general import SMALL_VOCABULARY, General, distributions
 from unmask.schedulers.networks import MLP, Attentive, Grid, Projection
+from unmask.schedulers.token_network import TokenNetwork
 
 FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
 KINDS = ("general", "mlp", "transformer", "hidden", "grid")
@@ -47,9 +48,11 @@ class PolicyConfig:
     is that is known on the ``left`` and on the ``right`` (logarithms of distances); the hidden bit is always there.
     ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid and the general kind
     read the whole distribution of a position, not only its statistics. ``states``: the general kind goes on from the denoiser's
-    states; without them it reads prices alone. ``blocks``: the shape of its blocks. ``blockwise``: in blocks, a policy reads the
-    prices of its block alone, and the head is not computed for the rest. ``purpose``: an order, or what a head says of each token
-    (:mod:`.heads`). ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
+    states; without them it reads prices alone. ``token_width``: where the vocabulary is small, it has a vector of this width for
+    every position and token (:mod:`.token_network`), not blocks (0: always blocks). ``blocks``: the shape of its blocks.
+    ``blockwise``: in blocks, a policy reads the prices of its block alone, and the head is not computed for the rest.
+    ``purpose``: an order, or what a head says of each token (:mod:`.heads`). ``denoiser``, ``vocab_size``, ``mask_id`` and
+    ``length`` say what it fits.
     """
 
     kind: str = "grid"
@@ -60,6 +63,7 @@ class PolicyConfig:
     tokens: bool = True
     distribution: bool = True
     states: bool = True
+    token_width: CountOrZero = 0
     blocks: dict[str, Any] | None = None
     blockwise: bool = False
     residual: bool = True
@@ -94,6 +98,11 @@ class PolicyConfig:
         return self.kind == "hidden" or (self.kind == "general" and self.states)
 
     @property
+    def per_token(self) -> bool:
+        """Does the general kind have a vector for every token?"""
+        return self.kind == "general" and self.states and self.reads_distributions and self.token_width > 0
+
+    @property
     def n_features(self) -> int:
         """Numbers per position that the general kind reads besides the states."""
         return len(self.features) + 2 + (2 * self.vocab_size if self.reads_distributions else 0)
@@ -113,12 +122,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         if c.kind == "general":
             if not c.blocks:
                 raise ValueError("a general policy is made for a denoiser: build it with build_policy")
-            self.network = General(
-                c.blocks,
-                c.n_features,
-                c.vocab_size if c.tokens and c.vocab_size <= SMALL_VOCABULARY else None,
-                c.hidden_width if c.states else 0,
-            )
+            self.network = _general_network(c)
         elif c.kind == "mlp":
             self.network = MLP(len(c.features) + 1, c.width, *embedded)
         elif c.kind == "transformer":
@@ -249,6 +253,14 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         leading = torch.nn.functional.one_hot(best, digits).float() * hidden
         features = torch.stack([p, logp / 5, revealed, hidden.float().expand_as(p), logit, entropy, leading], dim=-1)
         return features, best
+
+
+def _general_network(c: PolicyConfig) -> General | TokenNetwork:
+    assert c.blocks is not None
+    if c.per_token:
+        return TokenNetwork(c.blocks, c.n_features - 2 * c.vocab_size, c.vocab_size, c.mask_id, c.token_width)
+    embeds = c.tokens and c.vocab_size <= SMALL_VOCABULARY
+    return General(c.blocks, c.n_features, c.vocab_size if embeds else None, c.hidden_width if c.states else 0)
 
 
 def _positions(view: View) -> Float[Tensor, "b L"]:

@@ -24,6 +24,7 @@ from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.names import did_you_mean
 from unmask.schedulers.general import blocks_for
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.token_network import attention_shape
 
 SHAPES = {
     # config.json of GSAI-ML/LLaDA-8B-Instruct
@@ -146,8 +147,11 @@ def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) ->
     with torch.device("meta"):
         if policy.kind == "general":
             deep_enough = Transformer(replace(shape, n_layers=policy.n_layers))
-            blocks = blocks_for(deep_enough, policy.width, policy.n_layers, policy.n_heads, policy.states)
-            complete = replace(complete, blocks=blocks.shape)
+            if complete.per_token:
+                blocks = attention_shape(deep_enough, policy.n_layers, policy.n_heads).changed()
+            else:
+                blocks = blocks_for(deep_enough, policy.width, policy.n_layers, policy.n_heads, policy.states).shape
+            complete = replace(complete, blocks=blocks)
         network = OrderPolicy(complete).train()  # in evaluation, a TransformerEncoder is one operator without a count
     seen = observation(policy, shape.width, vocabulary, length)
     if policy.kind != "grid":  # the others read their values: no padding, all hidden

@@ -20,6 +20,7 @@ from unmask.runs.run import Run
 from unmask.schedulers.general import General, blocks_for
 from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.token_network import TokenNetwork, attention_shape, copy_attention
 from unmask.tasks.kinds import DEFAULT_PRESET, Data, GeneratedKind, find_kind, find_preset, require_kind
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
@@ -83,6 +84,12 @@ def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
     )
     if config.kind != "general":
         return OrderPolicy(complete)
+    if complete.per_token:
+        attention = attention_shape(denoiser, config.n_layers, config.n_heads)
+        policy = OrderPolicy(dataclasses.replace(complete, blocks=attention.changed()))
+        assert isinstance(policy.network, TokenNetwork)
+        copy_attention(denoiser, policy.network)
+        return policy
     blocks = blocks_for(denoiser, config.width, config.n_layers, config.n_heads, config.states)
     policy = OrderPolicy(dataclasses.replace(complete, blocks=blocks.shape))
     assert isinstance(policy.network, General)
