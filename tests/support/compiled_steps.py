@@ -31,10 +31,12 @@ def compile_pricing() -> None:
         assert torch.equal(value, getattr(expected, name)), name
 
 
-def compile_policy(kind: str) -> None:
+def compile_policy(kind: str, token_width: int = 0) -> None:
     shape = TransformerConfig(vocab_size=40, width=32, n_layers=2, n_heads=2, ffn=64, mask_id=MASK, max_length=32)
     denoiser = Transformer(shape).initialise(torch.Generator().manual_seed(0)).requires_grad_(False).eval()
-    config = PolicyConfig(kind=kind, width=32, n_layers=2, tokens=False, distribution=False)
+    config = PolicyConfig(
+        kind=kind, width=32, n_layers=2, tokens=False, distribution=token_width > 0, token_width=token_width
+    )
     policy = build_policy(config, denoiser, "tiny").requires_grad_(False).eval()
     policy.network.readout.weight.normal_(generator=torch.Generator().manual_seed(2))
     tokens = torch.randint(0, MASK, (3, 20), generator=torch.Generator().manual_seed(1))
@@ -51,3 +53,4 @@ if __name__ == "__main__":
         compile_pricing()
         for kind in ("hidden", "mlp", "transformer", "general"):
             compile_policy(kind)
+        compile_policy("general", token_width=8)
