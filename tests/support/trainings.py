@@ -1,9 +1,10 @@
-"""A policy training of six steps on 4×4 Sudoku."""
+"""A policy training of six steps on 4×4 Sudoku, and a denoiser of two positions with one right order."""
 
 from __future__ import annotations
 
 import torch
 
+from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
@@ -22,3 +23,34 @@ def small(kind: str = "grid") -> tuple[Transformer, OrderPolicy]:
     assert isinstance(denoiser, Transformer)
     torch.manual_seed(0)
     return denoiser, build_policy(PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2), denoiser, "sudoku-4x4")
+
+
+class TwoPositions:
+    """A denoiser of two positions whose answer is (1, 2): position 0 is ``sure`` of the other token until position 1 is known."""
+
+    mask_id, pad_id, end_ids, forbidden_ids = 0, None, (), (0,)
+
+    def __init__(self, first: float, sure: float, second: float) -> None:
+        self.first, self.sure, self.second = first, sure, second
+        self.forwarded = 0
+
+    def hidden(self, tokens: torch.Tensor, attention: torch.Tensor | None = None) -> torch.Tensor:
+        self.forwarded += len(tokens)
+        known = (tokens[:, 1] != 0).float()
+        logits = torch.zeros(len(tokens), 2, 3)
+        logits[:, 0, 1] = self.first + 8.0 * known
+        logits[:, 0, 2] = self.sure * (1 - known)
+        logits[:, 1, 2] = self.second
+        return logits
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden
+
+    @staticmethod
+    def problems(step: int, batch: int) -> Canvas:
+        return Canvas(tokens=torch.zeros(batch, 2, dtype=torch.long), target=torch.tensor([[1, 2]]).expand(batch, -1))
+
+    @staticmethod
+    def policy() -> OrderPolicy:
+        torch.manual_seed(0)
+        return OrderPolicy(PolicyConfig(kind="mlp", width=8, length=2, vocab_size=3))

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from unmask.decoding.kv_store import Packed
 from unmask.denoisers.attention import attend_to_shared, make_attend, related_cells
-from unmask.denoisers.transformer import Lookup, RMSNorm, Transformer, TransformerConfig, number_places
+from unmask.denoisers.transformer import Block, Lookup, RMSNorm, Transformer, TransformerConfig, number_places
 from unmask.runs.config import read
 
 HEAD_WIDTH = 16
@@ -61,7 +61,8 @@ class TokenNetwork(nn.Module):
         at: tuple[Tensor, Tensor] | None = None,
     ) -> Float[Tensor, "b L"]:
         """Of hidden positions; 0 elsewhere. ``at`` are those positions, where they are known already."""
-        at = torch.nonzero(hidden, as_tuple=True) if at is None else at
+        row, position = torch.nonzero(hidden, as_tuple=True) if at is None else at
+        at = row, position
         states = states.to(features.dtype)
         vectors, best = self._hidden_vectors(features[at])
         known = self.known(torch.eye(self.vocab_size, device=tokens.device)[:, self.columns, None]) + self.token
@@ -142,5 +143,6 @@ def copy_attention(denoiser: Any, network: TokenNetwork) -> None:
     if not isinstance(denoiser, Transformer):
         return
     for layer, block in zip(network.layers, denoiser.blocks[-len(network.layers) :], strict=True):
+        assert isinstance(layer, _TokenLayer) and isinstance(block, Block)
         layer.attention.load_state_dict(block.attention.state_dict(), strict=False)
         layer.attention_norm.load_state_dict(block.attention_norm.state_dict())

@@ -8,11 +8,9 @@ import math
 import pytest
 import torch
 
-from support.trainings import DATA, TRAINING, small
+from support.trainings import DATA, TRAINING, TwoPositions, small
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Canvas
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.methods import choose_method
 from unmask.training.policy.objectives import policy_loss
@@ -67,30 +65,11 @@ def test_groups_without_spread_are_learned_from() -> None:
 def test_a_sure_and_wrong_position_is_learned_to_wait() -> None:
     """Position 0 is sure of a wrong token until position 1 is known; confidence begins there, the learned order does not."""
 
-    class Overconfident:
-        mask_id, pad_id, end_ids, forbidden_ids, forwarded = 0, None, (), (0,), 0
-
-        def hidden(self, tokens: torch.Tensor, attention: torch.Tensor | None = None) -> torch.Tensor:
-            self.forwarded += len(tokens)
-            known = (tokens[:, 1] != 0).float()
-            logits = torch.zeros(len(tokens), 2, 3)
-            logits[:, 0, 1] = 8.0 * known
-            logits[:, 0, 2] = 4.0 * (1 - known)
-            logits[:, 1, 2] = 2.0
-            return logits
-
-        def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-            return hidden
-
-    def source(step: int, batch: int) -> Canvas:
-        return Canvas(tokens=torch.zeros(batch, 2, dtype=torch.long), target=torch.tensor([[1, 2]]).expand(batch, -1))
-
-    torch.manual_seed(0)
-    policy = OrderPolicy(PolicyConfig(kind="mlp", width=8, length=2, vocab_size=3))
-    decode = lambda: unmask(Overconfident(), policy, source(0, 1), Decoding()).tokens.tolist()  # noqa: E731
+    denoiser, policy = TwoPositions(first=0.0, sure=4.0, second=2.0), TwoPositions.policy()
+    decode = lambda: unmask(denoiser, policy, denoiser.problems(0, 1), Decoding()).tokens.tolist()  # noqa: E731
     assert decode() == [[2, 2]]
     config = PolicyTraining(steps=40, prompts=8, objective="regression", rollout_temperature=0.0, lr=2e-2, states=64)
-    list(train_policy(PolicyJob(Overconfident(), policy, source, config)))
+    list(train_policy(PolicyJob(denoiser, policy, denoiser.problems, config)))
     assert decode() == [[1, 2]]
 
 

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from support.trainings import DATA, TRAINING, small
-from unmask.decoding.protocols import Canvas
+from support.trainings import DATA, TRAINING, TwoPositions, small
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.learner import Learner
 from unmask.training.policy.methods import choose_method
@@ -156,28 +154,9 @@ def test_every_reward_trains_every_kind_of_policy(reward: str, kind: str) -> Non
 def test_learning_finds_the_position_that_helps() -> None:
     """Two positions and a denoiser that guesses the first only after the second: the policy must learn to begin there."""
 
-    class Dependent:
-        mask_id, pad_id, end_ids, forbidden_ids, forwarded = 0, None, (), (0,), 0
-
-        def hidden(self, tokens: torch.Tensor, attention: torch.Tensor | None = None) -> torch.Tensor:
-            self.forwarded += len(tokens)
-            known = (tokens[:, 1] != 0).float()
-            logits = torch.zeros(len(tokens), 2, 3)
-            logits[:, 0, 1] = 1.0 + 8.0 * known  # sure of itself, and right only once position 1 is known
-            logits[:, 0, 2] = 1.5 * (1 - known)
-            logits[:, 1, 2] = 0.4
-            return logits
-
-        def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-            return hidden
-
-    def source(step: int, batch: int) -> Canvas:
-        return Canvas(tokens=torch.zeros(batch, 2, dtype=torch.long), target=torch.tensor([[1, 2]]).expand(batch, -1))
-
-    torch.manual_seed(0)
-    policy = OrderPolicy(PolicyConfig(kind="mlp", width=8, length=2, vocab_size=3))
+    denoiser, policy = TwoPositions(first=1.0, sure=1.5, second=0.4), TwoPositions.policy()
     config = PolicyTraining(steps=40, prompts=8, group=8, advantage="reward_to_go", lr=2e-2, states=64)
-    records = list(train_policy(PolicyJob(Dependent(), policy, source, config)))
+    records = list(train_policy(PolicyJob(denoiser, policy, denoiser.problems, config)))
     best = sum(r["return"] for r in records[-5:]) / 5
     start = sum(r["return"] for r in records[:5]) / 5
     assert best > start + 0.2
