@@ -53,7 +53,7 @@ def _row(option: str, arg: Any) -> str:
     given = arg.field.default
     shown = "" if given is None or given is inspect.Parameter.empty or "MISSING" in repr(given) else str(given)
     text = arg.field.helptext() if callable(arg.field.helptext) else arg.field.helptext
-    return f"| {_code(option + value)} | {_code(shown)} | {_cell(text or '')} |"
+    return f"| {_code(option + value)} | {_code(shown)} | {_cell(str(text or ''))} |"
 
 
 def _code(text: str) -> str:
