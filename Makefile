@@ -99,7 +99,7 @@ docs: env ## the documentation site, strictly, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 dist: env ## sdist, wheel and a CycloneDX bill of materials in dist/, the wheel tried in an empty environment without the source tree
-	rm -rf dist build/empty build/tried && mkdir -p build/tried
+	rm -rf dist build/empty build/bom build/tried && mkdir -p build/tried
 	$(BIN)/pip install --quiet -c constraints.txt build
 	$(BIN)/python -m build
 	$(PYTHON) -m venv build/empty
@@ -107,8 +107,8 @@ dist: env ## sdist, wheel and a CycloneDX bill of materials in dist/, the wheel 
 	cd build/tried && ../empty/bin/python -I -c "import unmask; print(*[getattr(unmask, name).__name__ for name in unmask.__all__])"
 	cd build/tried && ../empty/bin/unmask decode 1000002003000004 --denoiser sudoku-4x4
 	cd build/tried && ../empty/bin/unmask demo --quick --puzzles 40
-	$(BIN)/pip install --quiet cyclonedx-bom
-	$(BIN)/cyclonedx-py environment build/empty/bin/python --pyproject pyproject.toml --mc-type library --output-reproducible \
+	$(PYTHON) -m venv build/bom && build/bom/bin/pip install --quiet cyclonedx-bom
+	build/bom/bin/cyclonedx-py environment build/empty/bin/python --pyproject pyproject.toml --mc-type library --output-reproducible \
 		--of JSON -o dist/unmask.cdx.json
 
 clean: ## remove the environment and everything built

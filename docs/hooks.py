@@ -1,8 +1,10 @@
-"""Hooks of the documentation site: the page of commands, written from the dataclasses of the commands themselves."""
+"""Hooks of the documentation site: the page of commands, written from the commands themselves, and links by title."""
 
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
@@ -23,6 +25,17 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
+    """Links that show a page's file name, for readers of the repository, show its title on the site."""
+    docs = Path(config["docs_dir"])
+
+    def name_page(link: re.Match[str]) -> str:
+        title = (docs / link["page"]).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        return f"[{title.partition(':')[0]}]({link['target']})"
+
+    return re.sub(r"\[(?P<page>\w+\.md)\]\((?P<target>(?P=page)[^)]*)\)", name_page, markdown)
+
+
 def describe(name: str) -> str:
     """A command as Markdown: its docstring, its examples, its options with their defaults."""
     command = COMMANDS[name]
@@ -40,7 +53,7 @@ def _row(option: str, arg: Any) -> str:
     given = arg.field.default
     shown = "" if given is None or given is inspect.Parameter.empty or "MISSING" in repr(given) else str(given)
     text = arg.field.helptext() if callable(arg.field.helptext) else arg.field.helptext
-    return f"| {_code(option + value)} | {_code(shown)} | {_cell(text or '')} |"
+    return f"| {_code(option + value)} | {_code(shown)} | {_cell(str(text or ''))} |"
 
 
 def _code(text: str) -> str:

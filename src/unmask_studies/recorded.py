@@ -15,7 +15,8 @@ A page holds a table as::
     <!-- end -->
 
 The mark names a file of ``docs/tables``, the title says which of its tables. After another run a table is found by its title with
-other numbers in it, such as another n.
+other numbers in it, such as another n. Tables of commands that leave no study folder (``unmask evaluate``, ``unmask bench``) are
+files of the same form under a name that is no study's; ``command`` then holds a line for each command.
 """
 
 from __future__ import annotations

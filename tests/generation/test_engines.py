@@ -23,6 +23,7 @@ from unmask.denoisers.transformer import Transformer
 from unmask.generation.engines import DenoiserModel, Shown, check_servable, choose, custom_generate, dream_hook
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.training.policy.run import build_policy
 
 PROMPTS = [[3, 4, 5, 6, 7], [8, 9, 10, 11, 12]]
 
@@ -41,9 +42,8 @@ def policy(**options: Any) -> OrderPolicy:
     """A policy whose readout is not zero: its order is its own."""
     torch.manual_seed(1)
     settings = {"kind": "mlp", "features": ("confidence", "entropy", "margin"), "tokens": False, "residual": False}
-    made = OrderPolicy(
-        PolicyConfig(**{**settings, "width": 8, "n_layers": 1, "n_heads": 2, "mask_id": MASK, **options})
-    )
+    config = PolicyConfig(**{**settings, "width": 8, "n_layers": 1, "n_heads": 2, "mask_id": MASK, **options})
+    made = build_policy(config, denoiser("a2d"), "a2d") if config.kind == "general" else OrderPolicy(config)
     return made.requires_grad_(False).eval()
 
 
@@ -166,7 +166,7 @@ def test_sglang_says_what_it_cannot_serve(
     assert "cannot serve" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["mlp", "transformer", "hidden"])
+@pytest.mark.parametrize("kind", ["mlp", "transformer", "hidden", "general"])
 def test_transformers_generates_what_we_generate(kind: str) -> None:
     ours, model = denoiser("a2d"), public_model("a2d")
     made = policy(kind=kind, vocab_size=32, hidden_width=16)
@@ -213,6 +213,9 @@ def test_dream_reveals_in_our_order(tmp_path: Path) -> None:
         (WHOLE, {"diffusers", "dream", "transformers"}),
         ({"kind": "transformer"}, {"dream", "transformers"}),
         ({"kind": "hidden", "hidden_width": 16}, {"transformers"}),
+        ({"kind": "general"}, {"transformers"}),
+        ({"kind": "general", "states": False}, {"dream", "transformers"}),
+        ({"kind": "general", "states": False, "blockwise": True}, {"diffusers", "dream", "transformers"}),
         ({"kind": "grid", "size": 4, "width": 4}, set()),
     ],
 )

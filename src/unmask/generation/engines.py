@@ -67,9 +67,9 @@ def missing_for(scheduler: Scheduler, engine: str) -> list[str]:
     if isinstance(scheduler, OrderPolicy):
         c = scheduler.config
         elsewhere = [name for name in c.features if name not in BLOCK_FEATURES] if c.kind != "hidden" else []
-        whole = c.kind == "transformer" or (c.tokens and c.kind != "hidden") or bool(elsewhere)
+        whole = c.kind in ("general", "transformer") or (c.tokens and c.kind != "hidden") or bool(elsewhere)
         needs["a board"] = c.kind == "grid"
-        needs["the denoiser's states"] = c.kind == "hidden" and "states" not in shown
+        needs["the denoiser's states"] = c.reads_states and "states" not in shown
         needs["the whole canvas"] = whole and "canvas" not in shown
     return [need for need, missing in needs.items() if missing]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shlex
 import threading
 import time
@@ -193,8 +194,21 @@ def test_text_on_a_phone_by_keyboard(opened: Callable, shot: Callable) -> None:
     assert page.locator("#track").is_hidden() and page.url.endswith("#boards")
 
 
+def test_the_shipped_example_ends_before_its_length(opened: Callable) -> None:
+    """The page opens on it: one click is a race, whose rows stop at their end tokens."""
+    page = opened("text")
+    page.click("#race")
+    page.wait_for_selector("#after:not([hidden])")
+    assert page.locator(".pane h3").all_inner_texts() == ["confidence", "left to right", "learned order (SAS)"]
+    assert re.fullmatch(r"reveal \d\d, the last", page.locator("#where").inner_text())
+    assert page.evaluate("[clock.value, clock.max]") == [40, 40]
+    assert page.locator("#result").inner_text().endswith("that of learned order (SAS) most probable along its path.")
+
+
 def test_scripts_by_themselves(opened: Callable) -> None:
     page = opened("text")
+    names = "['sas-a', 'sas-a, block 4', 'sas-ab', 'left_to_right'].map(name => Texts.nameScheduler(name, 'a'))"
+    assert page.evaluate(names) == ["learned order (SAS)", "learned order (SAS), block 4", "sas-ab", "left to right"]
     parsed = page.evaluate('Stream.parse("event: a\\ndata: {\\"n\\":1}\\n\\nevent: b\\ndata: [2]\\n\\nevent: c\\nda")')
     events = [{"event": "a", "data": {"n": 1}}, {"event": "b", "data": [2]}]
     assert parsed == {"events": events, "rest": "event: c\nda"}

@@ -5,7 +5,7 @@ const Entries = (() => {
   const HEURISTICS = new Set(["confidence", "margin", "entropy", "left_to_right", "random"]);
 
   return function (place, add, { options, mostLanes }, chosen) {
-    const labelOf = name => (name === `sas-${chosen().name}` ? "learned order (SAS)" : name.replaceAll("_", " "));
+    const labelOf = name => Texts.nameScheduler(name, chosen().name);
     const shownLanes = () => [...place.children];
     const readOne = element => ({
       scheduler: element.querySelector("select").value,

@@ -146,6 +146,9 @@
   }
   function end(view) {
     state.view = view;
+    const reveals = $("clock").value;
+    if (reveals < $("clock").max) $("where").textContent = `reveal ${reveals}, the last`; // an end token ended the rows
+    $("clock").value = $("clock").max;
     $("result").textContent = tab().result(state.lanes);
     $("apart").href = view;
     $("result").hidden = !$("result").textContent;

@@ -58,7 +58,7 @@ const TextTab = (() => {
         return request;
       },
       begin: start =>
-        start.lanes.map((_, n) => new Texts.Lane(n, start, { Python: Texts.asPython(request, n, settings), command: Texts.asCommand(request, n, settings) })),
+        start.lanes.map((_, n) => new Texts.Lane(n, { ...start, denoiser: request.denoiser }, { Python: Texts.asPython(request, n, settings), command: Texts.asCommand(request, n, settings) })),
       result(lanes) {
         const different = new Set(lanes.map(lane => lane.verdict.text)).size;
         if (lanes.length === 1) return "";

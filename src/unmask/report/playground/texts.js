@@ -8,10 +8,17 @@ const Texts = (() => {
 
   const shorten = name => (name.length > 40 ? `…${name.slice(-38)}` : name);
 
+  // The shipped policy of a denoiser by the name that the form gives it, with the options behind it.
+  function nameScheduler(name, denoiser) {
+    const learned = `sas-${denoiser}`;
+    const rest = name.slice(learned.length);
+    return (name.startsWith(learned) && /^($|[ ,])/.test(rest) ? `learned order (SAS)${rest}` : name).replaceAll("_", " ");
+  }
+
   // `lines` do the same as Python and as a command; `drawn` adds a picture of what is revealed and guessed.
   class Lane {
-    constructor(number, { lanes, tokens, begin }, lines, drawn = false) {
-      this.label = lanes[number].replaceAll("_", " ");
+    constructor(number, { lanes, tokens, begin, denoiser }, lines, drawn = false) {
+      this.label = nameScheduler(lanes[number], denoiser);
       this.hidden = tokens.filter(token => token === null).length;
       this.count = 0;
       this.verdict = null;
@@ -224,5 +231,5 @@ const Texts = (() => {
     for (const [name, value] of Object.entries({ tokenizer, dtype, device })) if (value && value !== "float32") words.push(`--${name}`, value);
     return words.map(quote).join(" ");
   }
-  return { Lane, optionField, readOption, asPython, asCommand, shorten, visible };
+  return { Lane, optionField, readOption, asPython, asCommand, nameScheduler, shorten, visible };
 })();
