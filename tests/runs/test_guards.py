@@ -21,7 +21,7 @@ from support.trainings import DATA, TRAINING
 from unmask.assets import MODELS, POLICIES
 from unmask.denoisers import hub, loading
 from unmask.denoisers.loading import describe_source, load_denoiser
-from unmask.runs import atomic
+from unmask.runs import atomic, bounded
 from unmask.runs.run import Run
 from unmask.runs.tensorboard import scalar_writer
 from unmask.schedulers.loading import describe_policy
@@ -335,3 +335,52 @@ def test_a_device_that_is_not_there(
             device,
         )
         assert code == 2 and len(err.splitlines()) == 1 and device.partition(":")[0] in err, (device, err)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["decode", "/dev/zero"],
+        ["view", "/dev/zero"],
+        ["report", "/dev/zero"],
+        ["generate", "--denoiser", "sudoku-4x4", "--file", "/dev/zero"],
+        ["train", "--preset", "zero.toml", "--out", "run"],
+    ],
+)
+def test_a_device_without_an_end_is_not_read(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bounded, "LARGEST", 2**16)
+    Path("zero.toml").symlink_to("/dev/zero")
+    code, _, err = call(monkeypatch, capsys, *words)
+    assert code == 2 and len(err.splitlines()) == 1 and "is it" in err, err
+
+
+def test_a_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    """Reading it would wait for a writer."""
+    shutil.copytree(MODELS / "sudoku-4x4", tmp_path / "d")
+    (tmp_path / "d" / "config.json").unlink()
+    os.mkfifo(tmp_path / "d" / "config.json")
+    with pytest.raises(ValueError, match="it is a pipe or a device"):
+        load_denoiser(tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 1/0 }}", "{%", "{{ messages.__class__.__mro__ }}", "{% include 'x' %}", "{{ raise_exception('no\x1b[31m') }}"],
+)
+def test_a_chat_template_that_fails_is_one_line(
+    template: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from support.families import write
+    from support.tokenizers import words
+
+    folder = write(tmp_path / "llada", "llada")
+    tokenizer = words(size=31, eos=27, chat=True)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    code, _, err = call(
+        monkeypatch, capsys, "generate", "--denoiser", str(folder), "--prompt", "w3", "--length", "2", "--chat"
+    )
+    assert code == 2 and len(err.splitlines()) == 1 and "chat template failed" in err and "\x1b" not in err, err

@@ -220,13 +220,27 @@ def as_turns(prompt: Prompt) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
 
 
+def apply_template(tokenizer: Tokenizer, turns: Any, **options: Any) -> str:
+    """A conversation as a text. A chat template is a program of the checkpoint's, and can fail in any way."""
+    try:
+        return tokenizer.apply_chat_template(turns, tokenize=False, **options)
+    except MemoryError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        raise ValueError(
+            f"the tokenizer's chat template failed ({type(error).__name__}: {reason}): leave the chat template off, "
+            "or name another tokenizer"
+        ) from error
+
+
 def encode_prompt(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], list[int]]:
     """The ids before the hidden positions and those after them: of a text as it is, of a conversation in the chat template."""
     if isinstance(prompt, str):
         return _with_specials(tokenizer, prompt, tokenizer.encode(prompt, add_special_tokens=False))
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError("this tokenizer has no chat template: give a text, or name an instruction-tuned model")
-    text = tokenizer.apply_chat_template(as_turns(prompt), add_generation_prompt=True, tokenize=False)
+    text = apply_template(tokenizer, as_turns(prompt), add_generation_prompt=True)
     return tokenizer.encode(text, add_special_tokens=False), []  # the template has its own special tokens
 
 

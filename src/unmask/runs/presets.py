@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unmask.assets import PRESETS
+from unmask.runs.bounded import read_bounded_text
 from unmask.runs.config import read
 from unmask.runs.jsonable import flatten
 from unmask.runs.names import EntryPoints, did_you_mean
@@ -90,7 +91,7 @@ def _read_tables(preset: Preset, label: str, kind: str | None, below: tuple[Path
         return preset.values
     path = preset.path
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(read_bounded_text(path))
     except FileNotFoundError:
         raise ValueError(f"expected a preset file at {path}, but there is none; check the path") from None
     except IsADirectoryError:
