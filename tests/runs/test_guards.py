@@ -357,6 +357,40 @@ def test_a_device_without_an_end_is_not_read(
     assert code == 2 and len(err.splitlines()) == 1 and "is it" in err, err
 
 
+def test_keys_nested_beyond_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("deep.toml").write_text("a" + ".a" * 5000 + " = 1")
+    code, _, err = call(monkeypatch, capsys, "train", "--preset", "deep.toml", "--out", "run")
+    assert code == 2 and len(err.splitlines()) == 1 and "nested beyond reason" in err, err
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "message"),
+    [
+        (["--length", "2"], '{"prompt": "\\ud800"}', "surrogate"),
+        (["--length", "2", "--prompt", "w3 \udcff"], None, "surrogate"),
+        (["--infill", "--prompt", "w3 <mask:99999999999999999999>"], None, "at most 1,000,000"),
+        (["--infill", "--prompt", "w3 <mask:9999999999>"], None, "at most 1,000,000"),
+        (["--infill", "--prompt", "w3 <mask:0>"], None, "at least 1"),
+    ],
+)
+def test_prompts_that_are_no_text_and_gaps_without_end(
+    words: list[str],
+    stdin: str | None,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    from support.text import tiny_llada
+
+    folder = tiny_llada(tmp_path / "llada")
+    code, _, err = call(monkeypatch, capsys, "generate", "--denoiser", str(folder), *words, stdin=stdin)
+    assert code == 2 and len(err.splitlines()) == 1 and message in err, err
+
+
 def test_a_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     """Reading it would wait for a writer."""
     shutil.copytree(MODELS / "sudoku-4x4", tmp_path / "d")

@@ -145,7 +145,11 @@ def _description(path: Path) -> str:
 
 def _require_printable(table: dict[str, Any], label: str) -> None:
     """Values are shown, in help and in errors: they must not steer a terminal."""
-    for key, value in flatten(table).items():
+    try:
+        flat = flatten(table)
+    except RecursionError:
+        raise ValueError(f"preset {label}: expected TOML, got keys nested beyond reason") from None
+    for key, value in flat.items():
         texts = [key, *(value if isinstance(value, list) else [value])]
         if not all("".join(text.split()).isprintable() for text in texts if isinstance(text, str)):
             raise ValueError(f"preset {label}: {key!a} has control characters, in its name or its value")

@@ -32,6 +32,7 @@ from unmask.generation.text_canvas import (
     apply_template,
     as_turns,
     encode_prompt,
+    encode_text,
     is_conversation,
     load_tokenizer,
 )
@@ -212,7 +213,7 @@ class TextTask:
         where = example.place
         prompt = as_turns(example.prompt) if self.data.chat else example.prompt
         before, after = encode_prompt(self.tokenizer, prompt)
-        answer = self.tokenizer.encode(example.completion, add_special_tokens=False)
+        answer = encode_text(self.tokenizer, example.completion)
         answer = answer if self.end is None else [*answer, self.end]
         for what, ids, most, option in (
             ("prompt", before, self.data.prompt_length, "prompt_length"),
