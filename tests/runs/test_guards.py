@@ -63,6 +63,11 @@ def test_resuming_with_other_weights_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"the files of the {what} have changed since it began"):
             list(run_policy_training(config, tmp_path / "run", resume=True))
         (folder / "model.safetensors").write_bytes(whole)
+    for damaged in ("[]", "{}", '{"denoiser": 3}', "{"):
+        (tmp_path / "run" / "inputs.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"cannot resume.*(lacks denoiser\.sha256|is damaged)"):
+            list(run_policy_training(config, tmp_path / "run", resume=True))
+    (tmp_path / "run" / "inputs.json").write_text(json.dumps(stored))
     list(run_policy_training(config, tmp_path / "run", resume=True))
 
 
