@@ -106,6 +106,9 @@ def test_hub_ids_take_a_revision_and_give_their_commit(tmp_path: Path, monkeypat
     assert [
         hub.parse_hub_id(name) for name in ("a/b/c", "a/b@", "/a/b", "./a", "~/b", "a@b/c", "a/b@c@d", "", "a/b@/c")
     ] == [None] * 9
+    paths = ("a/..", "a/.", "a/b/../c.safetensors", "a/b@main/../../c.safetensors", "a/b@main/./c.safetensors")
+    assert [hub.parse_hub_id(name) for name in paths] == [None] * 5
+    assert hub.parse_hub_id("a/b..c@v1/d/e..safetensors.safetensors") is not None
     with pytest.raises(ValueError, match="no denoiser 'some/model@'"):
         load_denoiser("some/model@")
     assert loading.list_denoisers()
