@@ -24,7 +24,7 @@ FUNCTIONS = {name: functions(path) for name, path in FILES.items()}
 
 
 def named(line: str) -> list[tuple[str | None, str]]:
-    """The tests that a line names, each with the file that it is said to be in, if any."""
+    """The tests that a line names, each with its file, if one is named before it."""
     found: list[tuple[str | None, str]] = []
     file: str | None = None
     for word in re.findall(r"`(?:pytest )?([^`\s]*test_[\w.:]+)`", line):
