@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numba
 import pytest
 import torch
 import torch.utils.collect_env
 
-from support.checking import begin_test, check_calls
+from support.checking import begin_test, check_calls, pause
 
 torch.set_num_threads(1)
 
@@ -50,10 +49,9 @@ def pytest_runtest_setup() -> None:
 @pytest.fixture(scope="module")
 def unchecked() -> Iterator[None]:
     """Without the checks of shapes, which take as long as the rest: for whole commands, whose parts are tested with them."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
+    before = pause(True)
     yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+    pause(before)
 
 
 @pytest.fixture

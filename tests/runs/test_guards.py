@@ -21,7 +21,7 @@ from support.trainings import DATA, TRAINING
 from unmask.assets import MODELS, POLICIES
 from unmask.denoisers import hub, loading
 from unmask.denoisers.loading import describe_source, load_denoiser
-from unmask.runs import atomic
+from unmask.runs import atomic, bounded
 from unmask.runs.run import Run
 from unmask.runs.tensorboard import scalar_writer
 from unmask.schedulers.loading import describe_policy
@@ -63,6 +63,11 @@ def test_resuming_with_other_weights_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"the files of the {what} have changed since it began"):
             list(run_policy_training(config, tmp_path / "run", resume=True))
         (folder / "model.safetensors").write_bytes(whole)
+    for damaged in ("[]", "{}", '{"denoiser": 3}', "{"):
+        (tmp_path / "run" / "inputs.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"cannot resume.*(lacks denoiser\.sha256|is damaged)"):
+            list(run_policy_training(config, tmp_path / "run", resume=True))
+    (tmp_path / "run" / "inputs.json").write_text(json.dumps(stored))
     list(run_policy_training(config, tmp_path / "run", resume=True))
 
 
@@ -101,6 +106,9 @@ def test_hub_ids_take_a_revision_and_give_their_commit(tmp_path: Path, monkeypat
     assert [
         hub.parse_hub_id(name) for name in ("a/b/c", "a/b@", "/a/b", "./a", "~/b", "a@b/c", "a/b@c@d", "", "a/b@/c")
     ] == [None] * 9
+    paths = ("a/..", "a/.", "a/b/../c.safetensors", "a/b@main/../../c.safetensors", "a/b@main/./c.safetensors")
+    assert [hub.parse_hub_id(name) for name in paths] == [None] * 5
+    assert hub.parse_hub_id("a/b..c@v1/d/e..safetensors.safetensors") is not None
     with pytest.raises(ValueError, match="no denoiser 'some/model@'"):
         load_denoiser("some/model@")
     assert loading.list_denoisers()
@@ -291,6 +299,9 @@ EMPTY = "1.34341221434321"
         (["decode", EMPTY, "--top-p", "nan"], None, "top"),
         (["decode", EMPTY, "--guidance", "nan"], None, "guidance"),
         (["decode", EMPTY, "--speed", "nan"], None, "speed"),
+        (["decode", EMPTY, "--pace", "threshold:p=0.9:p=0.8"], None, "twice"),
+        (["decode", EMPTY, "--scheduler", ""], None, "no scheduler ''"),
+        (["decode", EMPTY, "--denoiser", ""], None, "denoiser"),
         (["generate", "--denoiser", "sudoku-4x4", "--length", "9" * 20], '{"prompt": "x"}', ""),
         (["generate", "--denoiser", "sudoku-4x4"], '{"prompt": ' + "[" * 100_000, "line 1"),
         (["generate", "--denoiser", "sudoku-4x4"], '{"prompt": ' + "9" * 5000 + "}", "line 1"),
@@ -335,3 +346,86 @@ def test_a_device_that_is_not_there(
             device,
         )
         assert code == 2 and len(err.splitlines()) == 1 and device.partition(":")[0] in err, (device, err)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["decode", "/dev/zero"],
+        ["view", "/dev/zero"],
+        ["report", "/dev/zero"],
+        ["generate", "--denoiser", "sudoku-4x4", "--file", "/dev/zero"],
+        ["train", "--preset", "zero.toml", "--out", "run"],
+    ],
+)
+def test_a_device_without_an_end_is_not_read(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bounded, "LARGEST", 2**16)
+    Path("zero.toml").symlink_to("/dev/zero")
+    code, _, err = call(monkeypatch, capsys, *words)
+    assert code == 2 and len(err.splitlines()) == 1 and "is it" in err, err
+
+
+def test_keys_nested_beyond_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("deep.toml").write_text("a" + ".a" * 5000 + " = 1")
+    code, _, err = call(monkeypatch, capsys, "train", "--preset", "deep.toml", "--out", "run")
+    assert code == 2 and len(err.splitlines()) == 1 and "nested beyond reason" in err, err
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "message"),
+    [
+        (["--length", "2"], '{"prompt": "\\ud800"}', "surrogate"),
+        (["--length", "2", "--prompt", "w3 \udcff"], None, "surrogate"),
+        (["--infill", "--prompt", "w3 <mask:99999999999999999999>"], None, "at most 1,000,000"),
+        (["--infill", "--prompt", "w3 <mask:9999999999>"], None, "at most 1,000,000"),
+        (["--infill", "--prompt", "w3 <mask:0>"], None, "at least 1"),
+    ],
+)
+def test_prompts_that_are_no_text_and_gaps_without_end(
+    words: list[str],
+    stdin: str | None,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    from support.text import tiny_llada
+
+    folder = tiny_llada(tmp_path / "llada")
+    code, _, err = call(monkeypatch, capsys, "generate", "--denoiser", str(folder), *words, stdin=stdin)
+    assert code == 2 and len(err.splitlines()) == 1 and message in err, err
+
+
+def test_a_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    """Reading it would wait for a writer."""
+    shutil.copytree(MODELS / "sudoku-4x4", tmp_path / "d")
+    (tmp_path / "d" / "config.json").unlink()
+    os.mkfifo(tmp_path / "d" / "config.json")
+    with pytest.raises(ValueError, match="it is a pipe or a device"):
+        load_denoiser(tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 1/0 }}", "{%", "{{ messages.__class__.__mro__ }}", "{% include 'x' %}", "{{ raise_exception('no\x1b[31m') }}"],
+)
+def test_a_chat_template_that_fails_is_one_line(
+    template: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from support.families import write
+    from support.tokenizers import words
+
+    folder = write(tmp_path / "llada", "llada")
+    tokenizer = words(size=31, eos=27, chat=True)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    code, _, err = call(
+        monkeypatch, capsys, "generate", "--denoiser", str(folder), "--prompt", "w3", "--length", "2", "--chat"
+    )
+    assert code == 2 and len(err.splitlines()) == 1 and "chat template failed" in err and "\x1b" not in err, err

@@ -15,6 +15,8 @@ from unmask.tasks.sudoku.task import SudokuTask
 from unmask_studies.revisions import Revisions
 from unmask_studies.sets import Sets
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 SMALL = Revisions(
     rules=("none", "t2m:p=0.5", "remdm_cap:eta=0.2", "doubt"),
     easy="sudoku-4x4-imperfect",

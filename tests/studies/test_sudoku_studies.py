@@ -33,6 +33,8 @@ from unmask_studies.sudoku.training import Training
 from unmask_studies.tables import to_markdown
 from unmask_studies.training_runs import is_finished, read_curve, read_history
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 SMALL = SudokuSchedulers(
     denoisers=("sudoku-4x4-imperfect",),
     schedulers=("random", "confidence", "sas", "gt_logp"),

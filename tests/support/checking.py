@@ -17,16 +17,25 @@ from typing import Any
 import jaxtyping
 from jaxtyping import install_import_hook
 
-ALWAYS = 4
-"""Calls of a function that are checked in each test; later ones are when their number is a power of two."""
+CHECKED = frozenset({1, 2, *(4**n for n in range(1, 16))})
+"""Which calls of a function are checked in each test: the first two, and those whose number is a power of four."""
 
 _calls: Counter[CodeType] = Counter()
+_paused = False
 _decorate = jaxtyping.jaxtyped
 
 
 def begin_test() -> None:
     """Check the first calls of every function anew."""
     _calls.clear()
+
+
+def pause(paused: bool) -> bool:
+    """Check nothing, or check again. Returns what was so before."""
+    global _paused
+    before, _paused = _paused, paused
+    jaxtyping.config.update("jaxtyping_disable", paused)  # for classes, which are decorated when they are imported
+    return before
 
 
 def _sample(function: Callable[..., Any], typechecker: Any) -> Callable[..., Any]:
@@ -37,8 +46,10 @@ def _sample(function: Callable[..., Any], typechecker: Any) -> Callable[..., Any
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         nonlocal checked
+        if _paused:
+            return function(*args, **kwargs)
         _calls[code] = count = _calls[code] + 1
-        if count > ALWAYS and count & (count - 1):
+        if count not in CHECKED:
             return function(*args, **kwargs)
         if checked is None:
             checked = _decorate(function, typechecker=typechecker)

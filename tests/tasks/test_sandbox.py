@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from support.forks import Fork
 from unmask.tasks.sandbox import sandbox
 from unmask.tasks.sandbox.sandbox import Limits, Outcome, find_missing_protection, run_python
 
@@ -369,10 +372,43 @@ except OSError:
     assert mine == []
 
 
+def test_a_killed_parent_leaves_no_program(tmp_path: Path) -> None:
+    """Both confined processes end with the process that started them, which has no time to end them itself."""
+    parent = Fork(lambda: attempt("while True: pass", limits=Limits(60.0, 60.0, 2**28)), tmp_path)
+    assert parent.until(lambda: len([pid for pid in _children(parent.pid) if _is_inside(pid)]) == 2)
+    confined = _children(parent.pid)
+    parent.send_signal(signal.SIGKILL)
+    parent.communicate()
+    _until(lambda: not any(map(_is_running, confined)))
+
+
+def _until(reached: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _is_inside(pid: int | str) -> bool:
+    """Whether the guard has confined it."""
+    return b"the two confined interpreters" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def _is_ours(pid: str) -> bool:
     try:
         return (
-            b"the two confined interpreters" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            _is_inside(pid)
             and (os.stat(f"/proc/{pid}").st_uid == os.getuid())
             and Path(f"/proc/{pid}/stat").read_text().split()[3] in (str(os.getpid()), "1")
         )

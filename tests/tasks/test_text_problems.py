@@ -25,6 +25,7 @@ from unmask.schedulers.policy import PolicyConfig
 from unmask.tasks.arithmetic import MOST_LINES, Arithmetic, Ordered, Sums
 from unmask.tasks.code import INPUTS, Code, interpret
 from unmask.tasks.countdown import Countdown, load_published_digests, read_problems, solve
+from unmask.tasks.expressions import parse_untrusted
 from unmask.tasks.kinds import Problems
 from unmask.tasks.linked_numbers import Link, canonical_form, count_steps, use_digits
 from unmask.tasks.sandbox.sandbox import find_missing_protection
@@ -751,3 +752,15 @@ def test_the_published_files(name: str, count: int) -> None:
     assert len(task) == count
     assert task.verify(range(count), task.canvas(range(count)).truth).exact.all()
     assert {Countdown().split_for(problem) for problem in task.problems} == {"test"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_answers_and_rows_of_others_warn_of_nothing() -> None:
+    """Python warns of their escapes and comparisons: thousands of lines on the terminal of a benchmark."""
+    assert [node.name for node in parse_untrusted("def f(x):\n    return x is 3 or '\\w'").body] == ["f"]
+    assert parse_untrusted("1 if 2is 2 else 3", mode="eval") is not None
+    with pytest.raises(SyntaxError):
+        parse_untrusted("def")
+    for kind in (Countdown(), Code()):
+        kind.grade(kind.problem(0), "def f(a):\n    return '\\w' is 3")
+        kind.grade(kind.problem(0), "1if 2 is 3else 4")

@@ -21,6 +21,8 @@ from unmask.training.policy import learner, trainer
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import PolicyRun, run_policy_training
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 DATA = SudokuData(size=4, puzzles=24, clues="8-10")
 POLICY = PolicyRun(
     denoiser="sudoku-4x4",

@@ -30,6 +30,7 @@ from unmask.generation.text_canvas import (
 from unmask.report.terminal.text import LiveText, Pieces, printable
 from unmask.report.traces.record import write
 from unmask.report.traces.text import trace_texts
+from unmask.runs.bounded import read_bounded_text
 from unmask.runs.config import Count, Seed, config
 from unmask.runs.jsonable import parse_json_lines
 from unmask.schedulers.loading import load_scheduler
@@ -192,7 +193,7 @@ def _read_text(file: str | None) -> tuple[str, str]:
         raise ValueError("there is nothing to continue: give --prompt TEXT, --file FILE, or prompts on standard input")
     source = "standard input" if file in (None, "-") else str(file)
     try:
-        return source, sys.stdin.read() if file in (None, "-") else Path(source).read_text(encoding="utf-8")
+        return source, sys.stdin.read() if file in (None, "-") else read_bounded_text(Path(source))
     except UnicodeDecodeError as error:
         raise ValueError(f"{source} is not UTF-8: {error.reason}") from error
 

@@ -177,13 +177,13 @@ class Decode:
 
     def _load(self, size: int) -> tuple[str, list[str], dict[str, Scheduler], Any]:
         """The denoiser's name; the names of the scheduler and of the one it is compared with; these; and the denoiser."""
-        name = self.denoiser or SHIPPED.get(size)
+        name = SHIPPED.get(size) if self.denoiser is None else self.denoiser
         if name is None:
             raise ValueError(
                 f"no denoiser ships for {size}x{size} boards: train one and name its folder with --denoiser"
             )
         model, fits = load_for_boards(name, self.placement)
-        names = [self.scheduler or "confidence", self.compare]
+        names = ["confidence" if self.scheduler is None else self.scheduler, self.compare]
         if self.scheduler is None and f"sas-{name}" in list_policies():
             names = ["sas", self.compare or "confidence"]
         labels = [one for one in names if one is not None]

@@ -159,6 +159,8 @@ def require_plausible_size(least: int, found: Mapping[str, Shape], where: Path, 
 
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file."""
+    if file.exists() and not file.is_file() and not file.is_dir():
+        raise ValueError(f"expected a file {file}: it is a pipe or a device")  # which could keep us waiting for ever
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -26,6 +26,8 @@ def parse_hub_id(name: str) -> tuple[str, str | None, str | None] | None:
     found = HUB_ID.fullmatch(name)
     if found is None or name.startswith("."):
         return None
+    if {".", ".."} & {*found["repository"].split("/"), *(found["file"] or "").split("/")}:
+        return None  # a path, which leads elsewhere
     return found["repository"], found["revision"], found["file"]
 
 

@@ -44,6 +44,7 @@ Template = str | Sequence[str | int]
 
 # Tokens of most vocabularies begin with their space, so the gap's first token has the one before it.
 GAP = re.compile(r" ?<mask(?::(\d+))?>")
+LONGEST_GAP = 10**6
 VOCABULARIES = (
     "tokenizer.json",
     "vocab.json",
@@ -220,14 +221,39 @@ def as_turns(prompt: Prompt) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
 
 
+def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a text, without special tokens. Half of a surrogate pair, from JSON or from a shell, is no text."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"expected Unicode text, got half of a surrogate pair at character {error.start + 1}: save it as UTF-8"
+        ) from None
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def apply_template(tokenizer: Tokenizer, turns: Any, **options: Any) -> str:
+    """A conversation as a text. A chat template is a program of the checkpoint's, and can fail in any way."""
+    try:
+        return tokenizer.apply_chat_template(turns, tokenize=False, **options)
+    except MemoryError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        raise ValueError(
+            f"the tokenizer's chat template failed ({type(error).__name__}: {reason}): leave the chat template off, "
+            "or name another tokenizer"
+        ) from error
+
+
 def encode_prompt(tokenizer: Tokenizer, prompt: Prompt) -> tuple[list[int], list[int]]:
     """The ids before the hidden positions and those after them: of a text as it is, of a conversation in the chat template."""
     if isinstance(prompt, str):
-        return _with_specials(tokenizer, prompt, tokenizer.encode(prompt, add_special_tokens=False))
+        return _with_specials(tokenizer, prompt, encode_text(tokenizer, prompt))
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError("this tokenizer has no chat template: give a text, or name an instruction-tuned model")
-    text = tokenizer.apply_chat_template(as_turns(prompt), add_generation_prompt=True, tokenize=False)
-    return tokenizer.encode(text, add_special_tokens=False), []  # the template has its own special tokens
+    text = apply_template(tokenizer, as_turns(prompt), add_generation_prompt=True)
+    return encode_text(tokenizer, text), []  # the template has its own special tokens
 
 
 def _gaps(denoiser: Denoiser, tokenizer: Tokenizer, template: Template) -> list[int]:
@@ -239,9 +265,9 @@ def _gaps(denoiser: Denoiser, tokenizer: Tokenizer, template: Template) -> list[
     ids: list[int] = []
     for number, part in enumerate(parts):
         if number % 2 == 0:
-            ids += tokenizer.encode(part, add_special_tokens=False) if part else []
-        elif part is not None and int(part) < 1:
-            raise ValueError(f"a gap must hide at least 1 token, got <mask:{part}>")
+            ids += encode_text(tokenizer, part) if part else []
+        elif part is not None and not 1 <= int(part) <= LONGEST_GAP:
+            raise ValueError(f"a gap must hide at least 1 token, at most {LONGEST_GAP:,}, got <mask:{part[:40]}>")
         else:
             ids += [denoiser.mask_id] * (1 if part is None else int(part))
     before, after = _with_specials(tokenizer, GAP.sub("", template), ids)

@@ -20,6 +20,7 @@ from unmask.report.stored import parse, validate
 from unmask.report.study_sections import StudyResult, is_study, read_study
 from unmask.report.traces.format import FORMAT, Trace
 from unmask.report.traces.reading import from_json
+from unmask.runs.bounded import read_bounded
 from unmask.runs.run import Run
 
 
@@ -79,7 +80,7 @@ def gather(paths: Sequence[Path]) -> Inputs:
 
 def _file(path: Path, found: Inputs) -> None:
     try:
-        value = parse(path.read_bytes())
+        value = parse(read_bounded(path))
         if isinstance(value, dict) and value.get("format") == FORMAT:
             found.traces.append(from_json(value))
         elif isinstance(value, dict) and "rows" in value and "denoiser" in value:

@@ -30,6 +30,7 @@ def save(figure: Figure, form: str, **options: Any) -> bytes:
     kinds: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "unmask", "pdf.fonttype": 42}
     with matplotlib.rc_context(kinds), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a name may hold characters that no font has
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # or be wider than the figure
         figure.savefig(out, format=form, **options)
     return out.getvalue() if form != "svg" else clean(out.getvalue().decode()).encode()
 

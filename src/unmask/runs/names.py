@@ -77,6 +77,8 @@ def build(spec: str, table: Mapping[str, Callable[..., Any]], kind: str) -> Any:
             takes = ", ".join(f"{key}={value}" for key, value in known.items()) or "no options"
             near = did_you_mean(key, known)
             raise ValueError(f"{kind} {name!r} has no option {option!r}: it takes {takes}{near}")
+        if key in given:
+            raise ValueError(f"{kind} {name!r} has its option {key} twice: give it once")
         text = isinstance(known[key], str)
         given[key] = value if text else _number(value, type(known[key]), f"{kind} {name!r}: {key}")
     return table[name] if takes_view else table[name](**given)

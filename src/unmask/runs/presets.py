@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unmask.assets import PRESETS
+from unmask.runs.bounded import read_bounded_text
 from unmask.runs.config import read
 from unmask.runs.jsonable import flatten
 from unmask.runs.names import EntryPoints, did_you_mean
@@ -90,7 +91,7 @@ def _read_tables(preset: Preset, label: str, kind: str | None, below: tuple[Path
         return preset.values
     path = preset.path
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(read_bounded_text(path))
     except FileNotFoundError:
         raise ValueError(f"expected a preset file at {path}, but there is none; check the path") from None
     except IsADirectoryError:
@@ -144,7 +145,11 @@ def _description(path: Path) -> str:
 
 def _require_printable(table: dict[str, Any], label: str) -> None:
     """Values are shown, in help and in errors: they must not steer a terminal."""
-    for key, value in flatten(table).items():
+    try:
+        flat = flatten(table)
+    except RecursionError:
+        raise ValueError(f"preset {label}: expected TOML, got keys nested beyond reason") from None
+    for key, value in flat.items():
         texts = [key, *(value if isinstance(value, list) else [value])]
         if not all("".join(text.split()).isprintable() for text in texts if isinstance(text, str)):
             raise ValueError(f"preset {label}: {key!a} has control characters, in its name or its value")

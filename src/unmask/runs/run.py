@@ -314,6 +314,11 @@ def _open_folder(folder: Path) -> Iterator[int]:
 
 def _refuse_other_files(stored: Any, new: Mapping[str, Any], folder: Path) -> None:
     before, now = flatten(stored), flatten(to_jsonable(new))
+    if lacking := sorted(key for key in now.keys() - before.keys() if key.endswith("sha256")):
+        raise ValueError(
+            f"cannot resume {folder}: its inputs.json lacks {lacking[0]}, so that other files would go unnoticed; "
+            "restore it from a copy, or name another folder"
+        )
     if changed := sorted(key for key in before.keys() & now.keys() if before[key] != now[key]):
         what = " and ".join(dict.fromkeys(key.partition(".")[0] for key in changed))
         first = f"{changed[0]} was {str(before[changed[0]])[:16]}, now {str(now[changed[0]])[:16]}"

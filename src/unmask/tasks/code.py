@@ -28,7 +28,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
-from unmask.tasks.expressions import evaluate_expression
+from unmask.tasks.expressions import evaluate_expression, parse_untrusted
 from unmask.tasks.linked_numbers import LARGEST, Link, choose_source, count_steps, draw_link, write_number
 from unmask.tasks.sandbox.sandbox import Limits, run_python
 from unmask.tasks.text_problems import Problem, TextProblemKind
@@ -102,7 +102,7 @@ def is_function(program: str) -> bool:
     if not program.startswith(HEAD) or len(program) > LONGEST:
         return False
     try:
-        return [type(node) for node in ast.parse(program).body] == [ast.FunctionDef]
+        return [type(node) for node in parse_untrusted(program).body] == [ast.FunctionDef]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 
@@ -122,7 +122,7 @@ def interpret(program: str) -> tuple[Values, ...] | None:
     """
     if not is_function(program):
         return None
-    function = ast.parse(program).body[0]
+    function = parse_untrusted(program).body[0]
     assert isinstance(function, ast.FunctionDef)
     try:
         return tuple(_run_body(function.body, {INPUT: a}) for a in INPUTS)

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from unmask.runs.jsonable import read_json_lines
-from unmask.tasks.expressions import evaluate_expression
+from unmask.tasks.expressions import evaluate_expression, parse_untrusted
 from unmask.tasks.text_problems import Problem, TextProblemKind, TextProblemTask, digest
 
 NUMBERS = 3
@@ -211,7 +211,7 @@ def _expression(text: str, numbers: Sequence[int]) -> Fraction | None:
     if len(text) > LONGEST:
         return None
     try:
-        tree = ast.parse(LEADING_ZEROS.sub("", text), mode="eval").body
+        tree = parse_untrusted(LEADING_ZEROS.sub("", text), mode="eval").body
         result = evaluate_expression(tree, OPERATORS, use, {})
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None

@@ -26,7 +26,16 @@ from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
 from unmask.generation.alignment import AlignedRows, align_rows, filler_id
-from unmask.generation.text_canvas import Prompt, Tokenizer, as_turns, encode_prompt, is_conversation, load_tokenizer
+from unmask.generation.text_canvas import (
+    Prompt,
+    Tokenizer,
+    apply_template,
+    as_turns,
+    encode_prompt,
+    encode_text,
+    is_conversation,
+    load_tokenizer,
+)
 from unmask.runs.config import Share
 from unmask.runs.jsonable import read_json_lines
 from unmask.tasks.kinds import EvaluationRequest, EvaluationSet, TaskKind, shuffle_rows
@@ -195,7 +204,7 @@ class TextTask:
             return None
         if self.data.chat and getattr(self.tokenizer, "chat_template", None):
             turns: list[Mapping[str, str]] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
-            text = self.tokenizer.apply_chat_template(turns, tokenize=False)
+            text = apply_template(self.tokenizer, turns)
             closing = self.tokenizer.encode(text.rpartition("!")[2], add_special_tokens=False)
             return next((token for token in closing if token in ends), ends[0])
         return ends[0]
@@ -204,7 +213,7 @@ class TextTask:
         where = example.place
         prompt = as_turns(example.prompt) if self.data.chat else example.prompt
         before, after = encode_prompt(self.tokenizer, prompt)
-        answer = self.tokenizer.encode(example.completion, add_special_tokens=False)
+        answer = encode_text(self.tokenizer, example.completion)
         answer = answer if self.end is None else [*answer, self.end]
         for what, ids, most, option in (
             ("prompt", before, self.data.prompt_length, "prompt_length"),

@@ -25,6 +25,8 @@ from unmask.training.denoiser import second_stage
 from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.denoiser.second_stage import SecondStage, run_second_stage
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 TUNE = SecondStage(
     "sudoku-4x4-imperfect",
     data=SudokuData(size=4, puzzles=6, clues="11-12"),

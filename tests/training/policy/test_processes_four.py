@@ -28,6 +28,8 @@ from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import PolicyRun, run_policy_training
 
+pytestmark = pytest.mark.usefixtures("unchecked")
+
 CONFIG = PolicyRun(
     "sudoku-4x4-imperfect",
     PolicyConfig(width=4, n_layers=1),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import gzip
 import zlib
@@ -14,6 +13,7 @@ import datasets
 
 from unmask.runs.config import read
 from unmask.runs.jsonable import parse_json_lines
+from unmask.tasks.expressions import parse_untrusted
 
 FILES: dict[str, dict[str, str]] = {
     "gsm8k": {"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"},
@@ -139,6 +139,6 @@ def check_row(row: Any, task: str, place: str) -> dict[str, Any]:
 
 def _require_python(code: str, field: str) -> None:
     try:
-        ast.parse(code)
+        parse_untrusted(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{field}: expected Python, got a text with {type(error).__name__}") from None

@@ -38,7 +38,7 @@ from unmask.evaluation.lm_eval.session import Cost, Job, Pending, Session, to_se
 from unmask.evaluation.lm_eval.settings import AnswerOptions
 from unmask.generation.generate import Watch, generate
 from unmask.generation.likelihood import Scored, monte_carlo_likelihood, order_likelihood
-from unmask.generation.text_canvas import load_tokenizer
+from unmask.generation.text_canvas import apply_template, load_tokenizer
 from unmask.schedulers.loading import load_scheduler
 
 
@@ -96,9 +96,9 @@ class UnmaskLM(LM):
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         if not getattr(self.tokenizer, "chat_template", None):
             raise ValueError("this tokenizer has no chat template: leave it off, or name an instruction-tuned model")
-        return self.tokenizer.apply_chat_template(
+        return apply_template(
+            self.tokenizer,
             chat_history,
-            tokenize=False,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=not add_generation_prompt,
         )

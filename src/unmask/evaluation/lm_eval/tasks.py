@@ -27,6 +27,7 @@ from lm_eval.api.task import ConfigurableTask
 from unmask.evaluation.lm_eval.documents import FILES, read_documents
 from unmask.runs.names import did_you_mean
 from unmask.tasks.answers import extract_code, extract_expression, extract_number, math_equal
+from unmask.tasks.expressions import parse_untrusted
 from unmask.tasks.sandbox.sandbox import Limits, find_missing_protection, run_python
 
 MBPP_SHOTS = (2, 3, 4)
@@ -160,7 +161,7 @@ def _mbpp_results(doc: dict[str, Any], results: list[str], confined: bool = True
 
 def _definitions(code: str) -> dict[str, ast.stmt]:
     """The functions and classes that a piece of code defines, by name."""
-    return {node.name: node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return {node.name: node for node in parse_untrusted(code).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 def _humaneval(confined: bool) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from pydantic.dataclasses import dataclass
 
 from unmask.report.stored import STRICT, parse, shorten, validate
 from unmask.report.traces.format import FORMAT, VERSION, Candidates, Trace, TracedTrajectory, index_type, probability_of
+from unmask.runs.bounded import read_bounded
 from unmask.tasks.kinds import Drawing
 from unmask.tasks.sudoku.grid import BOXES, Grid, grid
 
@@ -103,8 +104,9 @@ SAME_FIELDS = ("task", "problem", "denoiser", "decoding", "prompt", "target", "m
 
 def read(path: str | Path) -> Trace:
     """A trace from a file; ValueError says what is wrong with it."""
+    content = read_bounded(Path(path))
     try:
-        return from_json(parse(Path(path).read_bytes()))
+        return from_json(parse(content))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from unmask.runs.bounded import bounded_lines
 from unmask.tasks.sudoku.grid import Grid, as_boards, format_board, grid_of, parse
 from unmask.tasks.sudoku.solver import is_solution, solve_many
 
@@ -40,7 +41,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise ValueError(f"expected a file of puzzles, {path} is a directory")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
+            reader = csv.reader(bounded_lines(file, path))
             for fields in reader:
                 if any("\0" in text for text in fields):
                     raise ValueError(f"{path}, line {reader.line_num}: expected text, got binary data")
