@@ -286,7 +286,7 @@ def _failure_row(name: str, wrong: Sequence[Any], total: int) -> TableRow:
         "share %": percent_interval(*count_limits(len(wrong), total)),
         "mean p": f"{np.mean([one['p'] for one in wrong]):.2f}",
         "when": f"{np.mean([one['when'] for one in wrong]):.2f}",
-        "right as the last %": percent(np.mean([one["last"] for one in wrong])),
+        "right as the last %": percent(float(np.mean([one["last"] for one in wrong]))),
         "most often": ", ".join(f"{swap} ({count})" for swap, count in swaps),
     }
 
