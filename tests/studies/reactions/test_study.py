@@ -88,9 +88,14 @@ def test_the_study_writes_its_tables(model: Path, file: str, tmp_path: Path) -> 
     )
     assert len(list(run_study(study, tmp_path / "out"))) == 7
     findings = conclude(study, tmp_path / "out", "reactions", "unmask study reactions")
-    assert [len(table.rows) for table in findings.tables[::2]] == [3, 3, 3]
+    assert [len(table.rows) for table in findings.tables[::2]] == [3, 3, 4]
     last = findings.tables[-1]
-    assert [row[0] for row in last.rows] == ["confidence", "all orders, the likeliest answer", "oracle: any order"]
+    assert [row[0] for row in last.rows] == [
+        "confidence",
+        "all orders, the likeliest answer",
+        "all orders, the likeliest valid answer",
+        "oracle: any order",
+    ]
     assert "the last 3 tokens by every order, n = 3" in last.title
     text = (tmp_path / "out" / "tables.md").read_text()
     assert "30% random tokens of the product hidden, n = 6" in text and "probably seen these reactions" in text
