@@ -67,7 +67,7 @@ class Start:
         truth = None if reference is None else reference[None]
         for step in range(n):
             level = torch.nonzero(left == n - step)[:, 0]
-            for index in level.split(rows_at_once):
+            for index in level.split(rows_at_once) if len(level) else ():
                 shape = (len(index), length)
                 canvas = Canvas(
                     canvases[index],

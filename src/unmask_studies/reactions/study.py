@@ -11,7 +11,7 @@ nothing that can be computed without the answer says more about it: the lead of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +28,7 @@ from unmask.report import figures
 from unmask.report.numbers import percent, percent_interval
 from unmask.report.tables import is_oracle
 from unmask.schedulers.loading import load_scheduler
+from unmask_studies.reactions.every_order import measure_every_order, tabulate
 from unmask_studies.reactions.hiding import Part
 from unmask_studies.reactions.smiles import tokenize
 from unmask_studies.reactions.task import ReactionData, ReactionTask
@@ -38,6 +39,10 @@ from unmask_studies.training_runs import ensure_run, load_recipe
 
 BATCH = 64
 DRAWN = "drawn"
+EVERY_ORDER = "every order"
+MOST_FEW = 10
+WHOLE_GAP = "random:0.7"
+"""What is hidden of the reactions whose last tokens are completed by every order."""
 SEEN = "The denoisers have probably seen these reactions, the orders have not."
 
 
@@ -47,6 +52,8 @@ class Reactions(GridStudy):
 
     ``data`` and ``train``: CSV files of reactions; without ``train`` no order is learned. The policy of each model is trained with
     the preset ``sas-MODEL`` (``steps`` shortens it), or found in ``runs``, and used for every gap.
+
+    Of the first ``every_order`` reactions the last ``few`` hidden tokens are also completed by every order (0: none).
     """
 
     denoiser: str = "models"
@@ -59,9 +66,15 @@ class Reactions(GridStudy):
     runs: Path | None = None
     steps: int | None = None
     limit: int = 1500
+    every_order: int = 60
+    few: int = 8
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.every_order < 0 or not 1 <= self.few <= MOST_FEW:
+            raise ValueError(
+                f"expected every_order of 0 or more and few in 1 .. {MOST_FEW}, got {self.every_order} and {self.few}"
+            )
         if self.limit < 2:
             raise ValueError(f"limit must be at least 2, got {self.limit}")
         if self.baseline not in self.schedulers:
@@ -75,8 +88,18 @@ class Reactions(GridStudy):
     def rows(self) -> tuple[str, ...]:
         return self.schedulers if self.train is None else (*self.schedulers, LEARNED)
 
+    @property
+    def blind(self) -> tuple[str, ...]:
+        """Schedulers that follow the order of every decoding without the answer and without a draw."""
+        return tuple(name for name in self.rows if not is_oracle(name) and name != "random")
+
     def axes(self) -> Axes:
         return self.models, self.gaps, self.rows
+
+    def points(self) -> Iterator[Key]:
+        yield from super().points()
+        if self.every_order:
+            yield from ((model, f"last {self.few}", EVERY_ORDER) for model in self.models)
 
     def grid(self) -> list[Key]:
         if self.data is None:
@@ -90,10 +113,18 @@ class Reactions(GridStudy):
         model, gap, scheduler = map(str, key)
         name = self._denoiser(model)
         denoiser = get_denoiser(name)
-        data = parse_gap(gap, ReactionData(file=str(self.data), seed=self.seed))
-        task = data.problems(denoiser, name).held_out(self.limit, "all")
+        every = scheduler == EVERY_ORDER
+        data = parse_gap(WHOLE_GAP if every else gap, ReactionData(file=str(self.data), seed=self.seed))
+        task = data.problems(denoiser, name).held_out(self.every_order if every else self.limit, "all")
+        if every:
+            orders = {one: self._load(one, model, folder) for one in self.blind}
+            return measure_every_order(task, orders, self.few, self.seed)
+        return measure_reactions(task, self._load(scheduler, model, folder), self.seed, gap.startswith(DRAWN))
+
+    def _load(self, scheduler: str, model: str, folder: Path) -> Scheduler:
+        name = self._denoiser(model)
         chosen = self._train(model, folder) if scheduler == LEARNED else scheduler
-        return measure_reactions(task, load_scheduler(chosen, denoiser, name), self.seed, gap.startswith(DRAWN))
+        return load_scheduler(chosen, get_denoiser(name), name)
 
     def _train(self, model: str, folder: Path) -> str:
         preset = f"sas-{model}"
@@ -112,6 +143,12 @@ class Reactions(GridStudy):
                 panels[f"{model}\n{describe_gap(gap)}"] = [
                     figures.share(label(name), _limits(one["exact"])) for name, one in found.items()
                 ]
+            if self.every_order:
+                few = results[model, f"last {self.few}", EVERY_ORDER]
+                title = (
+                    f"{model}, the last {self.few} tokens by every order, n = {len(few['answers'])}, seed {self.seed}"
+                )
+                tables.append(tabulate(title, few, self.baseline, self.blind))
         return Findings(tables, {"reactions": figures.intervals(panels, "right, %")})
 
     def _table(self, title: str, found: dict[str, Any]) -> Table:
@@ -196,16 +233,21 @@ def _draw_answers(task: ReactionTask, canvas: Canvas) -> torch.Tensor:
 
 
 def _first_wrong(task: ReactionTask, trajectory: Trajectory, canvas: Canvas, row: int) -> dict[str, Any]:
-    """Which token it should have been, which it was, with what probability, and when: 0 first to 1 last."""
+    """Which token it should have been, which it was, with what probability, when (0 first, 1 last); is it right as the last?"""
     order = [position for position in trajectory.order[row].tolist() if position >= 0]
     truth, tokens = canvas.truth[row].tolist(), trajectory.tokens[row].tolist()
     k = next(k for k, position in enumerate(order) if truth[position] != tokens[position])
     texts = [task.text([ids[order[k]]]) for ids in (truth, tokens)]
+    # With all other tokens right: what even the last place in an order would not mend.
+    alone = canvas.rows(torch.tensor([row]))
+    alone = replace(alone, tokens=alone.truth.index_fill(1, torch.tensor([order[k]]), task.denoiser.mask_id))
+    last = unmask(task.denoiser, load_scheduler("confidence"), alone, record=False).tokens
     return {
         "truth": texts[0],
         "got": texts[1],
         "p": round(float(trajectory.logp[row, k].exp()), 6),
         "when": round(k / max(1, len(order) - 1), 4),
+        "last": bool((last == alone.truth).all()),
     }
 
 
@@ -231,7 +273,8 @@ def _failures(title: str, result: Any) -> Table:
     largest = sorted(groups.items(), key=lambda group: -len(group[1]))
     rows = [_failure_row(name, group, len(wrong)) for name, group in [*largest, ("all", wrong)] if group]
     note = (
-        "p: the model's probability of the wrong token when it was revealed. When: 0 is the first reveal, 1 the last."
+        "p: the model's probability of the wrong token when it was revealed. When: 0 is the first reveal, 1 the last. "
+        "Right as the last: with all other tokens right, the model's likeliest token is the truth; elsewhere no order mends it."
     )
     return Table.of(title, rows, note)
 
@@ -243,6 +286,7 @@ def _failure_row(name: str, wrong: Sequence[Any], total: int) -> TableRow:
         "share %": percent_interval(*count_limits(len(wrong), total)),
         "mean p": f"{np.mean([one['p'] for one in wrong]):.2f}",
         "when": f"{np.mean([one['when'] for one in wrong]):.2f}",
+        "right as the last %": percent(float(np.mean([one["last"] for one in wrong]))),
         "most often": ", ".join(f"{swap} ({count})" for swap, count in swaps),
     }
 

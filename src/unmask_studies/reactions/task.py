@@ -18,6 +18,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, Denoiser, Verdict
+from unmask.denoisers.masked_lm import silence_transformers
 from unmask.generation.text_canvas import Tokenizer, load_tokenizer
 from unmask.tasks.kinds import EvaluationRequest, EvaluationSet, TaskKind, shuffle_rows
 from unmask_studies.reactions.chemistry import canonicalize, conserves_atoms, require_molecule, same_molecule
@@ -224,7 +225,8 @@ def make_canvas(
     denoiser: Denoiser, tokenizer: Tokenizer, reactions: Sequence[Sequence[str]], hidden: Sequence[Sequence[int]]
 ) -> Canvas:
     """Reactions as token lists, and the places that are hidden in each, as one batch padded on the right."""
-    encoded = [_encode(tokenizer, tokens) for tokens in reactions]
+    with silence_transformers():  # its warning about long inputs comes before our error
+        encoded = [_encode(tokenizer, tokens) for tokens in reactions]
     width = max(len(ids) for ids, _ in encoded)
     limit = getattr(getattr(denoiser, "config", None), "max_length", width)
     if width > limit:

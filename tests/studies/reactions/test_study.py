@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from unmask.decoding.loop import unmask
+from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.loading import load_scheduler
 from unmask_studies.reactions.study import Reactions, measure_reactions, parse_gap, token_class
@@ -44,6 +45,10 @@ def test_a_measurement_agrees_with_decoding_each_reaction_alone(model: Path, fil
             position = int(trajectory.order[0, places[0]])
             assert wrong["truth"] == task.text([int(canvas.truth[0, position])])
             assert wrong["p"] == pytest.approx(float(trajectory.logp[0, places[0]].exp()), abs=1e-5)
+            alone = canvas.truth.clone()
+            alone[0, position] = denoiser.mask_id
+            last = unmask(denoiser, scheduler, Canvas(alone, attention=canvas.attention), record=False)
+            assert wrong["last"] == bool((last.tokens == canvas.truth).all())
 
 
 def test_the_oracle_finds_answers_of_the_denoiser_itself(model: Path, file: str) -> None:
@@ -78,10 +83,20 @@ def test_the_study_writes_its_tables(model: Path, file: str, tmp_path: Path) -> 
         gaps=("random:0.3", "fragment"),
         schedulers=("confidence", "random", "gt_logp"),
         limit=6,
+        every_order=3,
+        few=3,
     )
-    assert len(list(run_study(study, tmp_path / "out"))) == 6
+    assert len(list(run_study(study, tmp_path / "out"))) == 7
     findings = conclude(study, tmp_path / "out", "reactions", "unmask study reactions")
-    assert [len(table.rows) for table in findings.tables[::2]] == [3, 3]
+    assert [len(table.rows) for table in findings.tables[::2]] == [3, 3, 4]
+    last = findings.tables[-1]
+    assert [row[0] for row in last.rows] == [
+        "confidence",
+        "all orders, the likeliest answer",
+        "all orders, the likeliest valid answer",
+        "oracle: any order",
+    ]
+    assert "the last 3 tokens by every order, n = 3" in last.title
     text = (tmp_path / "out" / "tables.md").read_text()
     assert "30% random tokens of the product hidden, n = 6" in text and "probably seen these reactions" in text
     assert (tmp_path / "out" / "reactions.svg").exists()
@@ -99,7 +114,7 @@ def test_what_the_study_needs(options: dict, message: str) -> None:
         Reactions(**options).grid()
 
 
-@pytest.mark.parametrize("options", [{"limit": 1}, {"baseline": "margins"}, {"gaps": ("random:2",)}])
+@pytest.mark.parametrize("options", [{"limit": 1}, {"baseline": "margins"}, {"gaps": ("random:2",)}, {"few": 11}])
 def test_bad_configurations(options: dict) -> None:
-    with pytest.raises(ValueError, match=r"limit must be|not among the schedulers|hide must be"):
+    with pytest.raises(ValueError, match=r"limit must be|not among the schedulers|hide must be|few in 1 \.\. 10"):
         Reactions(**options)
