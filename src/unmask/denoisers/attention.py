@@ -33,17 +33,7 @@ def make_attend(
     focus: Focus | None = None,
 ) -> Callable[..., Tensor]:
     """Attention of the positions that are computed, standing at ``here``, to all ``L``."""
-    angles: tuple[Tensor | None, ...] = (None,) * 4
-    scale = None
-    if config.positions == "rotary":
-        precision = torch.float32 if config.rope_float32 else dtype
-        width = config.rotary_width or config.inner_width
-        angles_at = partial(rotary, width=width, theta=config.rope_theta, dtype=precision, yarn=config.yarn)
-        queries = angles_at(here)
-        keys = angles_at(places) if isinstance(packed, Packed) and packed.queries_only else queries
-        angles = (*queries, *keys)
-        if config.yarn is not None and config.yarn.query_growth > 0:
-            scale = config.yarn.query_scale(here).to(dtype)
+    angles, scale = _turns(config, here, places, dtype, packed)
     mask = _limit(config, here, places, focus)
     if related is not None:
         # In three dimensions it would miss the fused kernel.
@@ -56,6 +46,29 @@ def make_attend(
             seen = attention[:, None, None, :]
             mask = seen if mask is None else seen & mask
     return partial(_attention, {here.device: (*angles, scale, mask)}, spans)
+
+
+def _turns(
+    config: TransformerConfig,
+    here: Int[Tensor, "B A"],
+    places: Int[Tensor, "B L"],
+    dtype: torch.dtype,
+    packed: Packed | Window | None,
+) -> tuple[tuple[Tensor | None, ...], Tensor | None]:
+    """Cosines and sines of the queries' and of the keys' rotations, and the scale of the queries; None without them."""
+    if config.positions != "rotary":
+        return (None,) * 4, None
+    angles_at = partial(
+        rotary,
+        width=config.rotary_width or config.inner_width,
+        theta=config.rope_theta,
+        dtype=torch.float32 if config.rope_float32 else dtype,
+        yarn=config.yarn,
+    )
+    queries = angles_at(here)
+    keys = angles_at(places) if isinstance(packed, Packed) and packed.queries_only else queries
+    grows = config.yarn is not None and config.yarn.query_growth > 0
+    return (*queries, *keys), config.yarn.query_scale(here).to(dtype) if config.yarn and grows else None
 
 
 def _limit(
