@@ -140,10 +140,13 @@ def attend_to_shared(
     q: Float[Tensor, "B A H w"], k: Float[Tensor, "B L K w"], v: Float[Tensor, "B L C"], mask: Tensor | None = None
 ) -> Float[Tensor, "B A H C"]:
     """Attention whose heads have the same values, of any width: one product for all heads."""
-    q, k = q.transpose(1, 2), k.transpose(1, 2).repeat_interleave(q.shape[2] // k.shape[2], dim=1)
-    logits = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5
-    weights = (logits if mask is None else logits.masked_fill(~mask, -torch.inf)).softmax(-1)
-    return (weights.flatten(1, 2) @ v).unflatten(1, q.shape[1:3]).transpose(1, 2)
+    q, k = (q * q.shape[-1] ** -0.5).transpose(1, 2), k.transpose(1, 2)
+    if k.shape[1] != q.shape[1]:
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    logits = q @ k.transpose(2, 3)
+    if mask is not None:
+        logits = torch.where(mask, logits, -torch.inf)
+    return (logits.softmax(-1).flatten(1, 2) @ v).unflatten(1, q.shape[1:3]).transpose(1, 2)
 
 
 def related_cells(config: TransformerConfig) -> Bool[Tensor, "H L L"] | None:

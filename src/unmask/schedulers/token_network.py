@@ -124,7 +124,7 @@ class _TokenLayer(nn.Module):
         inner, shown = (F.gelu(self.enter(self.norm(x))) for x in (vectors, known))
         states = self.attention_norm(states)
         q, k = self.attention(states, states[at])
-        values = shown.flatten(1)[tokens].index_put(at, inner.flatten(1))
+        values = F.embedding(tokens, shown.flatten(1)).index_put_(at, inner.flatten(1))
         seen = look(q, k, values).unflatten(-1, inner.shape[1:]).transpose(1, 2).flatten(2)
         mixed = self.own(inner) + self.elsewhere(seen) + self.others(inner.mean(1, keepdim=True))
         return vectors + self.out(F.gelu(mixed))
