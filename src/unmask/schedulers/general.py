@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.decoding.kv_store import Place
 from unmask.denoisers.masked_lm import MaskedLMBlocks
 from unmask.denoisers.transformer import Blocks, TransformerConfig
 from unmask.runs.config import read
@@ -46,19 +47,16 @@ class General(nn.Module):
         tokens: Int[Tensor, "b L"],
         states: Float[Tensor, "b L D"] | None,
         real: Bool[Tensor, "b L"] | None,
-        hidden: Bool[Tensor, "b L"],
-        at: tuple[Tensor, Tensor] | None = None,
-    ) -> Float[Tensor, "b L"]:
-        """Of hidden positions; 0 elsewhere. ``at`` are those positions, where they are known already."""
+        at: Place,
+    ) -> Float[Tensor, "N"]:
+        """Of the hidden positions ``at``."""
         x = self.enter(features)
         if self.token is not None:
             x = x + self.token(tokens)
         if states is not None:
             states = states.to(x.dtype)
             x = x + (states if self.narrow is None else self.narrow(states))
-        row, position = torch.nonzero(hidden, as_tuple=True) if at is None else at
-        scores = self.readout(self.norm(self.blocks(x, real, (row, position))))[:, 0]
-        return scores.new_zeros(hidden.shape).index_put((row, position), scores)
+        return self.readout(self.norm(self.blocks(x, real, at)))[:, 0]
 
 
 def build_blocks(shape: Mapping[str, Any]) -> Blocks | MaskedLMBlocks:

@@ -212,8 +212,11 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         elif c.kind == "grid":
             residual = self.network(*self._grid_input(seen))
         elif c.kind == "general":
-            inputs = (seen.get(name) for name in ("features", "tokens", "states", "real", "hidden"))
-            residual = self.network(*inputs, at)
+            hidden = seen["hidden"]
+            row, position = torch.nonzero(hidden, as_tuple=True) if at is None else at
+            inputs = (seen.get(name) for name in ("features", "tokens", "states", "real"))
+            scores = self.network(*inputs, (row, position))
+            residual = scores.new_zeros(hidden.shape).index_put((row, position), scores)
         else:
             residual = self.network(seen["features"], seen["tokens"], seen.get("real"))
         if not c.residual:

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unmask.decoding.kv_store import Packed
+from unmask.decoding.kv_store import Packed, Place
 from unmask.denoisers.attention import attend_to_shared, make_attend, related_cells
 from unmask.denoisers.transformer import Block, Lookup, RMSNorm, Transformer, TransformerConfig, number_places
 from unmask.runs.config import read
@@ -57,12 +57,9 @@ class TokenNetwork(nn.Module):
         tokens: Int[Tensor, "b L"],
         states: Float[Tensor, "b L D"],
         real: Bool[Tensor, "b L"] | None,
-        hidden: Bool[Tensor, "b L"],
-        at: tuple[Tensor, Tensor] | None = None,
-    ) -> Float[Tensor, "b L"]:
-        """Of hidden positions; 0 elsewhere. ``at`` are those positions, where they are known already."""
-        row, position = torch.nonzero(hidden, as_tuple=True) if at is None else at
-        at = row, position
+        at: Place,
+    ) -> Float[Tensor, "N"]:
+        """Of the hidden positions ``at``."""
         states = states.to(features.dtype)
         vectors, best = self._hidden_vectors(features[at])
         known = self.known(torch.eye(self.vocab_size, device=tokens.device)[:, self.columns, None]) + self.token
@@ -70,8 +67,7 @@ class TokenNetwork(nn.Module):
         for layer in self.layers:
             vectors = layer(vectors, known, tokens, states, at, look)
         of_best = vectors[torch.arange(len(best), device=best.device), best]
-        scores = self.readout(self.norm(of_best))[:, 0]
-        return scores.new_zeros(hidden.shape).index_put(at, scores)
+        return self.readout(self.norm(of_best))[:, 0]
 
     def _hidden_vectors(self, features: Float[Tensor, "N F"]) -> tuple[Float[Tensor, "N V d"], Int[Tensor, "N"]]:
         """The vectors of hidden positions, and the likeliest token of each as a column."""
@@ -82,7 +78,7 @@ class TokenNetwork(nn.Module):
         return self.distribution(read) + self.position(of_position)[:, None] + self.token, best
 
     def _look_from(
-        self, states: Float[Tensor, "b L D"], real: Bool[Tensor, "b L"] | None, at: tuple[Tensor, Tensor]
+        self, states: Float[Tensor, "b L D"], real: Bool[Tensor, "b L"] | None, at: Place
     ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """From queries of hidden positions, keys and values of all positions to what the queries see, a row per head."""
         places = number_places(states, real)
@@ -117,7 +113,7 @@ class _TokenLayer(nn.Module):
         known: Float[Tensor, "T V d"],
         tokens: Int[Tensor, "b L"],
         states: Float[Tensor, "b L D"],
-        at: tuple[Tensor, Tensor],
+        at: Place,
         look: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> Float[Tensor, "N V d"]:
         """``known`` are the vectors of a position that shows each token of the vocabulary."""
