@@ -50,8 +50,8 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture(scope="session")
-def shot(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any, str], None]:
-    """Screenshots, in UNMASK_ARTIFACTS or in pytest's own folder."""
+def shot(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """Screenshots, in UNMASK_ARTIFACTS or in pytest's own folder; of the whole page, or of what the window shows."""
     folder = Path(os.environ.get("UNMASK_ARTIFACTS") or tmp_path_factory.mktemp("pictures"))
     folder.mkdir(parents=True, exist_ok=True)
-    return lambda page, name: page.screenshot(path=folder / f"{name}.png", full_page=True)
+    return lambda page, name, full_page=True: page.screenshot(path=folder / f"{name}.png", full_page=full_page)

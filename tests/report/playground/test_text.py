@@ -178,14 +178,22 @@ def test_the_form_has_every_safe_option(monkeypatch: pytest.MonkeyPatch) -> None
     options.form_fields.cache_clear()
 
 
-def test_only_the_learned_order_solves_the_first_example() -> None:
+WORKING = ("5-1=4;1+1=2;3+2=5;2+1=3;4253", "5-3=2;1+2=3;5-3=2;3+2=5;2-1=1;23251")
+
+
+@pytest.mark.parametrize("nth", [0, 1])
+def test_only_the_learned_order_solves_the_examples(nth: int) -> None:
     model, tokenizer = load_denoiser("arithmetic"), load_tokenizer("arithmetic")
-    example = texts.text_choices(Models())["denoisers"][0]["examples"][0]
-    problem, right = Problem(example["text"], "5-1=4;1+1=2;3+2=5;2+1=3;4253", "", ""), []
+    example = texts.text_choices(Models())["denoisers"][0]["examples"][nth]
+    prompt, right = example["text"].partition("<mask>")[0], []
     for name in ("sas", "confidence", "left_to_right"):
         scheduler = load_scheduler(name, model, "arithmetic")
-        done = generate(model, tokenizer, [as_turns(example["text"])], scheduler, length=example["length"])
-        right += [name] if Arithmetic.grade(problem, done.texts[0])[0] else []
+        if example["mode"] == "holes":
+            done = infill(model, tokenizer, [example["text"]], scheduler)
+        else:
+            done = generate(model, tokenizer, [as_turns(example["text"])], scheduler, length=example["length"])
+        answer = done.texts[0].removeprefix(prompt)
+        right += [name] if Arithmetic.grade(Problem(prompt, WORKING[nth], "", ""), answer)[0] else []
     assert right == ["sas"]
 
 
