@@ -1,6 +1,7 @@
 """The pictures of docs/playground.md that the shipped denoisers race in.
 
-``UNMASK_ARTIFACTS=docs/figures pytest -m slow tests/report/playground/test_pictures.py`` takes them again; the numerals 一 to 五 need a font.
+``UNMASK_ARTIFACTS=docs/figures pytest -m slow tests/report/playground/test_pictures.py`` takes them again.
+The numerals 一 to 五 need a font.
 """
 
 from __future__ import annotations
