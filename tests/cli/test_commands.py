@@ -359,7 +359,7 @@ def test_a_signal_is_one_line(command: Call, monkeypatch: pytest.MonkeyPatch, na
 def test_a_reader_that_leaves(tmp_path: Path) -> None:
     """In an interpreter of its own, which writes what is left when it ends."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "unmask", "presets"],
+        [sys.executable, "-m", "unmask", "--help"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])},
         text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -50,6 +51,30 @@ def test_all_action_leaves_the_immediate_reward_to_the_expectation() -> None:
     assert credit.abs().max() == 0
 
 
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("kind", ["trajectory", "reward_to_go", "all_action"])
+def test_advantages_are_their_definition(kind: str, normalise: bool) -> None:
+    """Number by number: two prompts of three orders each, the second with less spread than the floor."""
+    rewards = torch.tensor([[-4.0, -1], [0, -2], [-1, -3], [-0.1, -0.2], [-0.2, -0.2], [-0.1, -0.1]])
+    credit, live = grpo.advantages(rewards, 3, kind, floor=0.5, normalise=normalise)
+    for prompt in range(2):
+        rows = [rewards[3 * prompt + order].tolist() for order in range(3)]
+        returns = [sum(row) for row in rows]
+        spread = (sum((one - sum(returns) / 3) ** 2 for one in returns) / 3) ** 0.5
+        scale = max(spread, 0.5) if normalise and kind != "all_action" else 1.0
+        for t in range(2):
+            start = {"trajectory": 0, "reward_to_go": t, "all_action": t + 1}[kind]
+            ahead = [sum(row[start:]) for row in rows]
+            expected = [(one - sum(ahead) / 3) / scale for one in ahead]
+            assert credit[3 * prompt : 3 * prompt + 3, t].tolist() == pytest.approx(expected, abs=1e-6)
+    assert live.all()
+
+
+def test_unknown_advantages_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"advantage must be one of trajectory, .*, got 'oracle'"):
+        grpo.advantages(torch.zeros(2, 1), 2, "oracle")
+
+
 def test_critic_credits_a_reveal_with_its_gain_on_the_others() -> None:
     """Two orders of three positions. δ_t = r_t + Φ_{t+1} − Φ_t; with decay 1 the sum is the return to go minus Φ_t."""
     rewards = torch.tensor([[-1.0, -2.0, -0.5], [-3.0, -0.5, -0.1]])
@@ -66,7 +91,9 @@ def test_critic_credits_a_reveal_with_its_gain_on_the_others() -> None:
         assert torch.allclose(paired, traced - traced.mean(0), atol=1e-6)
         scaled, _ = grpo.advantages(rewards, 2, "critic", expected=expected, decay=decay)
         assert scaled.pow(2).mean() == pytest.approx(1, abs=1e-5)
-    with pytest.raises(ValueError, match="needs expected"):
+    one_step, _ = grpo.advantages(rewards[:, :1], 1, "critic", normalise=False, expected=expected[:, :1])
+    assert torch.allclose(one_step, rewards[:, :1] - expected[:, :1])
+    with pytest.raises(ValueError, match=r"^advantage critic needs expected"):
         grpo.advantages(rewards, 2, "critic")
 
 
@@ -78,6 +105,21 @@ def test_clip_bites_on_one_side_only() -> None:
     ratio = new.exp()
     assert torch.allclose(value, torch.tensor([1.2, -ratio[1].item(), ratio[2].item(), -0.8]))
     assert clipped.tolist() == [1, 1, 1, 1]
+
+
+def test_ratios_are_bounded() -> None:
+    """A choice that has become e⁵⁰ times likelier, or less likely, has a finite objective and a gradient of 0."""
+    new = torch.tensor([50.0, -50.0], requires_grad=True)
+    value, _ = grpo.clipped_objective(new, torch.zeros(2), torch.tensor([-1.0, -1.0]), epsilon=0.2)
+    assert value.tolist() == pytest.approx([-math.exp(20), -0.8])
+    assert torch.autograd.grad(value.sum(), new)[0].tolist() == [0, 0]
+    value, _ = grpo.clipped_objective(new, torch.zeros(2), torch.tensor([1.0, 1.0]), epsilon=0.2)
+    assert value.tolist() == pytest.approx([1.2, math.exp(-20)])
+
+
+def test_expected_reward_ignores_non_candidates() -> None:
+    logv = torch.tensor([[0.25, 0.75, 0.0]]).log()
+    assert grpo.expected_reward(logv, torch.tensor([[-2.0, -4.0, -torch.inf]])).tolist() == pytest.approx([-3.5])
 
 
 def test_kl_and_entropy_ignore_non_candidates() -> None:
