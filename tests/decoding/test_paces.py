@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +16,10 @@ from torch import Tensor
 
 from support.denoisers import CountingTable, Fixed, view_of
 from support.reference import HEURISTICS, PLAIN_PACES, apportion, distributions, puzzles
+from unmask.decoding.draws import BERNOULLI_NOISE
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.paces import dilated, entropy_bound, factor, kl_stable, less, load_pace, threshold, top
+from unmask.decoding.paces import bernoulli, dilated, entropy_bound, factor, kl_stable, less, load_pace, threshold, top
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import Canvas, Pace, View
 from unmask.decoding.rows import spread
@@ -189,6 +191,37 @@ def test_the_fallback_is_applied_per_row() -> None:
     ]
     never = kl_stable(0.9)(view, view.confidence, torch.tensor([3, 1]))  # the first step has nothing to compare with
     assert never.tolist() == [[True, True, True, False], [False, False, True, False]]
+
+
+def test_bernoulli_draws_each_position_by_its_key() -> None:
+    """Only eligible ones, each where its number is below σ(key); a row without any reveals the best, and only that."""
+    tokens = torch.full((3, 5), 3)
+    tokens[1, 2] = 0
+    view = dataclasses.replace(view_of(CountingTable(vocabulary=4, mask_id=3), tokens), seeds=torch.tensor([5, 6, 7]))
+    keys = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
+    keys[1, 2], keys[2] = 50.0, -50.0
+    keys[2, 3] = -49.0
+    number = view.uniform(BERNOULLI_NOISE)
+    found = bernoulli(view, keys, torch.ones(3, dtype=torch.long))
+    for row, position in itertools.product(range(2), range(5)):
+        below = number[row, position].item() < 1 / (1 + math.exp(-keys[row, position].item()))
+        assert found[row, position].item() == (below and bool(tokens[row, position] == 3))
+    assert found[2].tolist() == [False, False, False, True, False]
+    assert 0 < found[:2].sum() < 9
+
+
+def test_defaults() -> None:
+    """Of the published rules: 0.9 for a threshold, a factor of 1, a bound of 0.1 nats."""
+    probability = torch.tensor([[0.91, 0.91, 0.89]])
+    logits = torch.stack([probability, 1 - probability, torch.zeros_like(probability)], dim=-1).log()
+    view = view_of(CountingTable(vocabulary=3, mask_id=2), torch.full((1, 3), 2))
+    view = dataclasses.replace(view, prices=price(logits.flatten(0, 1), (2,)))
+    one = torch.ones(1, dtype=torch.long)
+    sure = {
+        name: load_pace(name)(view, view.confidence, one)[0].tolist()
+        for name in ("threshold", "factor", "entropy_bound")
+    }
+    assert sure == {"threshold": [True, True, False], "factor": [True] * 3, "entropy_bound": [True, False, False]}
 
 
 def test_ties_go_to_the_lowest_index() -> None:
