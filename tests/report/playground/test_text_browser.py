@@ -203,6 +203,9 @@ def test_the_shipped_example_ends_before_its_length(opened: Callable) -> None:
     assert re.fullmatch(r"reveal \d\d, the last", page.locator("#where").inner_text())
     assert page.evaluate("[clock.value, clock.max]") == [40, 40]
     assert page.locator("#result").inner_text().endswith("that of learned order (SAS) most probable along its path.")
+    assert page.locator("#note").inner_text().startswith("Four lines")
+    page.fill("#written", "b+1;3-1;")
+    assert not page.locator("#note").inner_text(), "it explains the example, not what the user writes"
 
 
 def test_scripts_by_themselves(opened: Callable) -> None:

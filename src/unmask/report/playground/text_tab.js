@@ -23,9 +23,10 @@ const TextTab = (() => {
       chooseExample(0);
     }
     function chooseExample(nth) {
-      const { mode: how, text, entries: given, length } = chosen().examples[nth];
+      const { mode: how, text, note, entries: given, length } = chosen().examples[nth];
       $("text-example").value = nth;
       $("written").value = text;
+      $("note").textContent = note ?? "";
       $("length").value = length;
       document.querySelector(`input[name=mode][value=${how}]`).checked = true;
       entries.showExample(given);
@@ -34,6 +35,7 @@ const TextTab = (() => {
     }
     function own() {
       $("text-example").value = "";
+      $("note").textContent = "";
       showProblem("");
     }
 
