@@ -35,6 +35,7 @@ CHOICES = {
     "reward": ("self_aware", "hybrid", *FREE),
     "reference": ("policy", "confidence"),
     "behaviour": ("policy", "teacher"),
+    "part": ("random", "hardest"),
     "select": ("accuracy", "nll"),
     "mixed_precision": ("no", "bf16"),
 }
@@ -45,10 +46,11 @@ COUNTS = ("steps", "prompts", "group", "states", "micro", "at_once", "validate",
 class PolicyTraining:
     """How a policy is trained.
 
-    ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them (a part of a pass takes a random part of the decisions)
-    in minibatches of ``states`` decisions, accumulated from ``micro`` at a time (None: all at once; what fits the cache is
-    fastest). ``ema`` is the decay of the averaged weights, which are validated and kept (0: no average). ``decoding`` has the
-    ``block`` and the ``steps`` of the rollouts: semi-autoregressive and parallel decoding.
+    ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them in minibatches of ``states`` decisions, accumulated
+    from ``micro`` at a time (None: all at once; what fits the cache is fastest). A part of a pass takes a ``part`` of the decisions:
+    random ones, or the hardest, at which the policy was likeliest to be wrong when it drew them. ``ema`` is the decay of the
+    averaged weights, which are validated and kept (0: no average). ``decoding`` has the ``block`` and the ``steps`` of the
+    rollouts: semi-autoregressive and parallel decoding.
 
     ``objective``: grpo (clipped, Eq. grpo_objective), regression (the score, read as a logit, is fitted to p_θ(x*_i | s) of every
     hidden position of every visited state, so that the greedy policy reveals what it expects to be right), bernoulli (a coin per
@@ -83,6 +85,7 @@ class PolicyTraining:
     prompts: int = 64
     group: int = 1
     mu: int | float = 1
+    part: str = "random"
     states: int = 256
     micro: int | None = None
     decoding: Decoding = Decoding()  # noqa: RUF009

@@ -28,15 +28,16 @@ class Counts:
     hidden: float
 
     @classmethod
-    def of(cls, counted: Float[Tensor, "s 2"]) -> Counts:
+    def of(cls, counted: Float[Tensor, "s 3"]) -> Counts:
         """From :func:`countable` of its decisions."""
-        live, hidden = counted.sum(0).tolist()
+        live, hidden, _ = counted.sum(0).tolist()
         return cls(max(1.0, float(len(counted))), max(1.0, live), max(1.0, hidden))
 
 
-def countable(rollout: Rollout) -> Float[Tensor, "S 2"]:
-    """Of every decision: is its group live, and how many positions are hidden in its state?"""
-    return torch.stack([rollout.live.float(), rollout.seen["hidden"].sum(1)[rollout.state].float()], dim=1)
+def countable(rollout: Rollout) -> Float[Tensor, "S 3"]:
+    """Of every decision: is its group live, how many positions are hidden in its state, and what is its regret?"""
+    hidden = rollout.seen["hidden"].sum(1)[rollout.state]
+    return torch.stack([rollout.live.float(), hidden.float(), rollout.regret], dim=1)
 
 
 def policy_loss(
