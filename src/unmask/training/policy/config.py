@@ -47,7 +47,7 @@ class PolicyTraining:
     """How a policy is trained.
 
     ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them in minibatches of ``states`` decisions, accumulated
-    from ``micro`` at a time (None: all at once; what fits the cache is fastest). A part of a pass takes a ``part`` of the decisions:
+    from ``micro`` at a time (None: all at once; what fits the cache is fastest). A part of a pass takes a ``part`` of them:
     random ones, or the hardest, at which the policy was likeliest to be wrong when it drew them. ``ema`` is the decay of the
     averaged weights, which are validated and kept (0: no average). ``decoding`` has the ``block`` and the ``steps`` of the
     rollouts: semi-autoregressive and parallel decoding.
