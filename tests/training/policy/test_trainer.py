@@ -98,9 +98,9 @@ def test_a_part_of_a_pass_takes_a_part_of_the_decisions(monkeypatch: pytest.Monk
         assert set(torch.bincount(torch.tensor(taken), minlength=len(rollout)).tolist()) == {least, least + 1}
 
 
-def test_the_hardest_part_of_a_pass_is_where_the_policy_expects_to_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_over_the_hardest_decisions_take_those_of_the_greatest_regret(monkeypatch: pytest.MonkeyPatch) -> None:
     denoiser, policy = small()
-    config = dataclasses.replace(TRAINING, steps=1, mu=0.25, part="hardest")
+    config = dataclasses.replace(TRAINING, steps=1, mu=2, hardest=0.25)
     rollout = collect(denoiser, choose_method(config, policy), DATA(0, 4), torch.arange(12))
     v = policy.logv(policy.score(rollout.observed(torch.arange(len(rollout)))), {"eligible": rollout.eligible}).exp()
     regret = (v * (1 - rollout.reward.exp())).sum(1).detach()
@@ -116,7 +116,8 @@ def test_the_hardest_part_of_a_pass_is_where_the_policy_expects_to_be_wrong(monk
     Learner(policy, config, torch.device("cpu")).update(
         choose_method(config, policy), rollout, 0, ProcessGroup(start_accelerator())
     )
-    assert sorted(taken) == sorted(rollout.regret.topk(math.ceil(0.25 * len(rollout))).indices.tolist())
+    hardest = rollout.regret.topk(math.ceil(0.25 * len(rollout))).indices.tolist()
+    assert sorted(taken) == sorted(2 * hardest)
 
 
 def test_the_averaged_weights_are_validated_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:

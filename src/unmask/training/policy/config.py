@@ -35,7 +35,6 @@ CHOICES = {
     "reward": ("self_aware", "hybrid", *FREE),
     "reference": ("policy", "confidence"),
     "behaviour": ("policy", "teacher"),
-    "part": ("random", "hardest"),
     "select": ("accuracy", "nll"),
     "mixed_precision": ("no", "bf16"),
 }
@@ -47,8 +46,9 @@ class PolicyTraining:
     """How a policy is trained.
 
     ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them in minibatches of ``states`` decisions, accumulated
-    from ``micro`` at a time (None: all at once; what fits the cache is fastest). A part of a pass takes a ``part`` of them:
-    random ones, or the hardest, at which the policy was likeliest to be wrong when it drew them. ``ema`` is the decay of the
+    from ``micro`` at a time (None: all at once; what fits the cache is fastest). A part of a pass takes a random
+    part of them. Below 1 ``hardest`` is the share of them that passes are over: those at which the policy, when it drew them, was
+    likeliest to be wrong; in most states of an easy problem there is nothing to learn. ``ema`` is the decay of the
     averaged weights, which are validated and kept (0: no average). ``decoding`` has the ``block`` and the ``steps`` of the
     rollouts: semi-autoregressive and parallel decoding.
 
@@ -85,7 +85,7 @@ class PolicyTraining:
     prompts: int = 64
     group: int = 1
     mu: int | float = 1
-    part: str = "random"
+    hardest: float = 1.0
     states: int = 256
     micro: int | None = None
     decoding: Decoding = Decoding()  # noqa: RUF009
@@ -135,6 +135,7 @@ class PolicyTraining:
         for name, right, expected in (
             ("lr", 0 < self.lr < math.inf, "a positive number"),
             ("mu", 0 < self.mu < math.inf, "a positive number of passes"),
+            ("hardest", 0 < self.hardest <= 1, "a share in (0, 1]"),
             ("ema", 0 <= self.ema < 1, "in [0, 1)"),
             ("decay", 0 <= self.decay <= 1, "in 0 .. 1"),
             ("rollout_temperature", 0 <= (self.rollout_temperature or 0.0) < math.inf, "a number, 0 or more"),
