@@ -36,6 +36,7 @@ CHOICES = {
     "reference": ("policy", "confidence"),
     "behaviour": ("policy", "teacher"),
     "select": ("accuracy", "nll"),
+    "label": ("price", "right"),
     "mixed_precision": ("no", "bf16"),
 }
 COUNTS = ("steps", "prompts", "group", "states", "micro", "at_once", "validate", "validate_every", "save_every")
@@ -69,7 +70,8 @@ class PolicyTraining:
 
     ``epsilon`` clips the ratio; ``beta`` weighs the KL to the ``reference``: "confidence", or "policy", the initial policy, updated
     every ``outer`` steps (0: never); ``entropy`` weighs a bonus. ``correctness`` adds the regression to another objective, with
-    this weight. With ``relative`` its target is min(1, p_θ(x*_i | s) / p_θ(x*_i | x*_∖i)).
+    this weight. With ``relative`` its target is min(1, p_θ(x*_i | s) / p_θ(x*_i | x*_∖i)). ``label = "right"`` makes it 1 where the
+    truth is the likeliest token and 0 elsewhere: what greedy decoding fills in, also where a good denoiser is right and not sure.
 
     ``teacher`` names a scheduler to imitate in the first ``warm_start`` steps; with ``behaviour="teacher"`` it draws all rollouts.
     Every ``validate_every`` steps the policy decodes ``validate`` held-out problems, and the best policy is kept: by accuracy, or
@@ -110,6 +112,7 @@ class PolicyTraining:
     outer: int = 0
     entropy: float = 0.0
     correctness: float = 0.0
+    label: str = "price"
     std_floor: float = 0.1
     reward_floor: float = -10.0
     relative: bool = False
@@ -180,6 +183,10 @@ class PolicyTraining:
         yield (
             self.objective in ("regression", "ranking", "variational") and self.free,
             f"objective {self.objective} needs the truth's prices: reward must be self_aware, {got}",
+        )
+        yield (
+            self.label == "right" and (self.relative or not self.regression_weight),
+            f"label right is of the regression, without relative prices: use objective regression or correctness, {got}",
         )
         yield (
             self.objective == "regression" and self.correctness > 0,

@@ -62,8 +62,11 @@ def policy_loss(
         loss = loss - config.entropy * grpo.entropy(logv).sum() / counts.decisions
     if config.regression_weight:
         hidden = seen["hidden"]
-        truth = rollout.reward[rows][hidden].exp().clamp(max=1.0)
-        regression = F.binary_cross_entropy_with_logits(scores[hidden], truth, reduction="sum")
+        if config.label == "right":
+            target = (rollout.truth_margin[rows][hidden] > 0).float()
+        else:
+            target = rollout.reward[rows][hidden].exp().clamp(max=1.0)
+        regression = F.binary_cross_entropy_with_logits(scores[hidden], target, reduction="sum")
         loss = loss + config.regression_weight * regression / counts.hidden
     clip_fraction = clipped.sum() / counts.decisions
     return loss, {"loss": loss.item(), "clip_fraction": clip_fraction.item(), "kl": divergence.item()}

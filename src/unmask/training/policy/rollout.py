@@ -121,7 +121,7 @@ def _truth_margin(draws: Draws) -> Float[Tensor, "Z L"]:
     assert states.target_logp is not None
     is_best = states.best == truth[states.row]
     margin = torch.where(is_best, states.margin, states.target_logp.exp() - states.confidence.exp())
-    return margin.masked_fill(~states.eligible, 0.0)
+    return margin.masked_fill(~states.observed["hidden"], 0.0)
 
 
 def _ends(denoiser: Denoiser, trajectory: Trajectory) -> dict[str, tuple[float, float]]:
