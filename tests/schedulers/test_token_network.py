@@ -127,6 +127,28 @@ def test_heads_with_shared_values_attend_as_others() -> None:
     assert torch.allclose(attend_to_shared(q, k, v, mask), expected, atol=1e-6)
 
 
+def test_heads_that_see_a_few_positions_look_at_them_alone() -> None:
+    """Scores and gradients are those of masked attention to the whole board."""
+    denoiser = make_denoiser(
+        vocab_size=5, mask_id=0, width=24, n_heads=6, n_kv_heads=None, positions="learned", grid=4, max_length=16
+    )
+    policy = stirred(denoiser).requires_grad_(True)
+    network = policy.network
+    assert isinstance(network, TokenNetwork) and network.near is not None and network.near.shape == (16, 6, 4)
+    boards = torch.randint(0, 5, (3, 16), generator=torch.Generator().manual_seed(2)).masked_fill(
+        torch.eye(3, 16) > 0, 0
+    )
+    seen = observe(denoiser, policy, Canvas(boards))
+    found = []
+    for near in (network.near, None):
+        network.near = near
+        scores = policy.score(seen)
+        gradients = torch.autograd.grad(scores.square().sum(), list(policy.parameters()))
+        found.append((scores.detach(), *gradients))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
 def test_a_saved_policy_orders_the_same_and_impossible_sizes_are_refused(tmp_path: Path) -> None:
     denoiser = make_denoiser()
     policy = stirred(denoiser)

@@ -284,3 +284,23 @@ def test_small_studies_of_shipped_schedulers(name: str, tmp_path: Path) -> None:
     for figure in found.figures:
         assert (tmp_path / "study" / f"{figure}.svg").read_text().lstrip().startswith("<?xml")
     assert to_markdown(found.tables, "unmask").count("| ") > 6
+
+
+def test_kinds_of_policies_are_trained_by_one_recipe_and_compared_on_the_same_puzzles(tmp_path: Path) -> None:
+    study = load_study("kinds", quick=True)
+    found = run(study, tmp_path / "study")
+    runs = tmp_path / "study" / "runs"
+    assert sorted(path.name for path in runs.iterdir()) == ["general@0", "general@1", "mlp-grpo@0", "mlp-grpo@1"]
+    rows = [[text(cell) for cell in row] for row in found.tables[0].rows]
+    assert [row[0] for row in rows] == ["confidence", "mlp-grpo", "general"]
+    curves = [[share for _, share in read_curve(runs / f"general@{seed}")] for seed in (0, 1)]
+    start, best = (np.mean([pick(curve) for curve in curves]) for pick in (lambda curve: curve[0], max))
+    assert rows[2][5] == f"{100 * start:.1f} → {100 * best:.1f}"
+    calls = [Run(runs / f"mlp-grpo@{seed}").metrics()[-1]["denoiser_calls"] for seed in (0, 1)]
+    assert rows[1][6] == f"{np.mean(calls):,.0f}"
+    assert (tmp_path / "study" / "kinds.svg").exists()
+    ours, theirs = (study.recipe(kind, 1) for kind in ("general", "mlp-grpo"))
+    assert ours.training.objective == "regression" and theirs.training.objective == "grpo"
+    assert (ours.data, ours.training.steps, ours.training.seed) == (theirs.data, theirs.training.steps, 1)
+    with pytest.raises(ValueError, match="expected kinds among mlp-grpo"):
+        replace(study, kinds=("grid",))

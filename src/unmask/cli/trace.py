@@ -35,7 +35,7 @@ class Trace:
     out: Path = Path("traces")  # The folder for the traces, a file per puzzle. It must be new or empty.
     schedulers: tuple[str, ...] = ("confidence", "sas")  # Names, separated by commas, as `unmask evaluate` takes them.
     denoiser: str = "sudoku-9x9-imperfect"  # A shipped name, a folder (or the run that trained it), or a hub id.
-    clues: str | None = None  # For generated puzzles: rao, wide, or a range such as 25-35.
+    clues: str | None = None  # For generated puzzles: rao, wide, minimal, hard, or a range such as 25-35.
     decoding: Annotated[Decoding, Inline] = field(default_factory=Decoding)  # How to decode.
     placement: Annotated[Placement, Inline] = field(default_factory=Placement)  # Where the denoiser runs.
     limit: Count = 20  # How many puzzles.

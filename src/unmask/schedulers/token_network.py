@@ -34,12 +34,15 @@ class TokenNetwork(nn.Module):
     """``shape`` is that of the attention, ``n_features`` counts the numbers per position besides the 2 V of the distribution."""
 
     related: Tensor | None
+    near: Tensor | None
     columns: Tensor
 
     def __init__(self, shape: Mapping[str, Any], n_features: int, vocab_size: int, mask_id: int, width: int) -> None:
         super().__init__()
         self.config = config = read(TransformerConfig, dict(shape), "the policy's attention")
-        self.register_buffer("related", related_cells(config), persistent=False)
+        related = related_cells(config)
+        self.register_buffer("related", related, persistent=False)
+        self.register_buffer("near", None if related is None else _list_near(related), persistent=False)
         tokens = [token for token in range(vocab_size) if token != mask_id]
         self.register_buffer("columns", torch.tensor(tokens), persistent=False)
         self.n_features, self.vocab_size = n_features, vocab_size
@@ -63,11 +66,11 @@ class TokenNetwork(nn.Module):
         states = states.to(features.dtype)
         vectors, best = self._hidden_vectors(features[at])
         known = self.known(torch.eye(self.vocab_size, device=tokens.device)[:, self.columns, None]) + self.token
-        look = self._look_from(states, real, at)
-        for layer in self.layers:
-            vectors = layer(vectors, known, tokens, states, at, look)
-        of_best = vectors[torch.arange(len(best), device=best.device), best]
-        return self.readout(self.norm(of_best))[:, 0]
+        look = self._look_from(states, tokens, real, at)
+        *before, last = self.layers
+        for layer in before:
+            vectors = layer(vectors, known, states, at, look)
+        return self.readout(self.norm(last(vectors, known, states, at, look, best)))[:, 0]
 
     def _hidden_vectors(self, features: Float[Tensor, "N F"]) -> tuple[Float[Tensor, "N V d"], Int[Tensor, "N"]]:
         """The vectors of hidden positions, and the likeliest token of each as a column."""
@@ -78,19 +81,74 @@ class TokenNetwork(nn.Module):
         return self.distribution(read) + self.position(of_position)[:, None] + self.token, best
 
     def _look_from(
-        self, states: Float[Tensor, "b L D"], real: Bool[Tensor, "b L"] | None, at: Place
-    ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """From queries of hidden positions, keys and values of all positions to what the queries see, a row per head."""
+        self, states: Float[Tensor, "b L D"], tokens: Int[Tensor, "b L"], real: Bool[Tensor, "b L"] | None, at: Place
+    ) -> Look:
+        # Where each position stands in what the layers list: first all known tokens, then the hidden positions.
+        entry = tokens.index_put(at, torch.arange(len(at[0]), device=tokens.device) + self.vocab_size)
+        if self.near is not None and real is None and self.config.positions != "rotary":
+            return _look_near(self.near, entry, at)
         places = number_places(states, real)
         packed, place = Packed.of_queries(at, states.shape[:2])
         attend = make_attend(self.config, self.related, packed.take(places), places, real, states.dtype, packed)
         attend = partial(attend, product=attend_to_shared)
 
-        def look(q: Float[Tensor, "N H w"], k: Float[Tensor, "b L K w"], v: Float[Tensor, "b L C"]) -> Tensor:
+        def look(q: Tensor, k: Tensor, listed: Tensor, weight: Tensor, column: Tensor | None) -> Tensor:
             wide = q.new_zeros(*packed.column.shape, *q.shape[1:]).index_put(place, q)
-            return attend(wide, k, v)[place]
+            seen = attend(wide, k, F.embedding(entry, listed.flatten(1)))[place].unflatten(-1, listed.shape[1:])
+            return F.linear((seen.transpose(1, 2) if column is None else _take(seen, column, 2)).flatten(-2), weight)
 
         return look
+
+
+Look = Callable[
+    [
+        Float[Tensor, "N H w"],
+        Float[Tensor, "b L K w"],
+        Float[Tensor, "M V d"],
+        Float[Tensor, "d Hd"],
+        Int[Tensor, "N"] | None,
+    ],
+    Float[Tensor, "N *V d"],
+]
+"""From queries of hidden positions, keys of all positions, and the listed vectors that stand there to what all heads see together:
+the vectors of a head are weighed by its columns of the matrix. The last argument is the one token of each position to look at."""
+
+
+def _take(vectors: Float[Tensor, "N ..."], column: Int[Tensor, "N"], dim: int = 1) -> Float[Tensor, "N ..."]:
+    """The vector of one token of each position; the tokens are along ``dim``."""
+    return vectors.movedim(dim, 1)[torch.arange(len(column), device=column.device), column]
+
+
+def _list_near(related: Bool[Tensor, "H L L"]) -> Int[Tensor, "L H n"]:
+    """The ``n`` positions that each head of each position sees."""
+    return related.nonzero()[:, 2].view(*related.shape[:2], -1).transpose(0, 1).contiguous()
+
+
+def _look_near(near: Int[Tensor, "L H n"], entry: Int[Tensor, "b L"], at: Place) -> Look:
+    """Attention to the few positions that the denoiser's heads are limited to, and to no others: 9 of 81 on a board."""
+    length, heads = near.shape[:2]
+    seen = near[at[1]] + (at[0] * length)[:, None, None]  # N H n
+    head = torch.arange(heads, device=seen.device)[:, None]
+    entry = entry.flatten()[seen]
+
+    def look(q: Tensor, k: Tensor, listed: Tensor, weight: Tensor, column: Tensor | None) -> Tensor:
+        keys = F.embedding(seen * heads + head, k.flatten(0, 2))
+        logits = (keys @ (q * q.shape[-1] ** -0.5)[..., None])[..., 0]
+        # Weighing before the sum over positions leaves one row per position, where weighing after it would need one per head.
+        table = listed.flatten(0, 1) @ weight.unflatten(1, (heads, -1)).permute(1, 2, 0)  # H (M V) d
+        bags = (entry + head * len(listed)).flatten(1)
+        shares = logits.softmax(-1).to(table.dtype).flatten(1)
+        if column is not None:
+            return _sum_rows(bags * listed.shape[1] + column[:, None], table.flatten(0, 1), shares)
+        return _sum_rows(bags, table.view(heads * len(listed), -1), shares).unflatten(1, listed.shape[1:])
+
+    return look
+
+
+def _sum_rows(
+    rows: Int[Tensor, "N r"], table: Float[Tensor, "R C"], shares: Float[Tensor, "N r"]
+) -> Float[Tensor, "N C"]:
+    return F.embedding_bag(rows, table, per_sample_weights=shares, mode="sum")
 
 
 class _TokenLayer(nn.Module):
@@ -111,19 +169,22 @@ class _TokenLayer(nn.Module):
         self,
         vectors: Float[Tensor, "N V d"],
         known: Float[Tensor, "T V d"],
-        tokens: Int[Tensor, "b L"],
         states: Float[Tensor, "b L D"],
         at: Place,
-        look: Callable[[Tensor, Tensor, Tensor], Tensor],
-    ) -> Float[Tensor, "N V d"]:
-        """``known`` are the vectors of a position that shows each token of the vocabulary."""
-        inner, shown = (F.gelu(self.enter(self.norm(x))) for x in (vectors, known))
+        look: Look,
+        column: Int[Tensor, "N"] | None = None,
+    ) -> Float[Tensor, "N *V d"]:
+        """``known`` are the vectors of a position that shows each token of the vocabulary. With ``column`` only one token of each
+        position is computed."""
+        listed = F.gelu(self.enter(self.norm(torch.cat([known, vectors]))))
+        inner = listed[len(known) :]
         states = self.attention_norm(states)
         q, k = self.attention(states, states[at])
-        values = F.embedding(tokens, shown.flatten(1)).index_put_(at, inner.flatten(1))
-        seen = look(q, k, values).unflatten(-1, inner.shape[1:]).transpose(1, 2).flatten(2)
-        mixed = self.own(inner) + self.elsewhere(seen) + self.others(inner.mean(1, keepdim=True))
-        return vectors + self.out(F.gelu(mixed))
+        seen = look(q, k, listed, self.elsewhere.weight, column)
+        others = self.others(inner.mean(1, keepdim=True))
+        if column is not None:
+            inner, vectors, others = _take(inner, column), _take(vectors, column), others[:, 0]
+        return vectors + self.out(F.gelu(self.own(inner) + seen + others))
 
 
 def attention_shape(denoiser: Any, n_layers: int, n_heads: int) -> TransformerConfig:

@@ -170,6 +170,7 @@ def draw_states(task: ReactionTask, rows: Sequence[int], method: Method, seed: i
         reward=states.target_logp[kept].clamp(min=method.config.reward_floor),
         truth_margin=torch.zeros_like(eligible, dtype=torch.float),
         drawn=eligible,
+        regret=nothing,
         totals={},
     )
     prices = {"confidence": states.confidence, "margin": states.margin, "entropy": -states.entropy}

@@ -234,3 +234,18 @@ def test_impossible_requests_are_refused(options, reason):
 def test_few_clues_are_reached_and_stay_unique():
     puzzles, _ = generate(3, clues=22, seed=4)
     assert ((puzzles > 0).sum(1) == 22).all() and (solve_many(puzzles)[1] == 1).all()
+
+
+@pytest.mark.parametrize(("size", "count", "most"), [(4, 20, 6), (6, 10, 12), (9, 10, 23)])
+def test_minimal_puzzles_lose_their_solution_with_any_clue(size, count, most):
+    puzzles, solutions = generate(count, size=size, clues="minimal", seed=4)
+    assert (solve_many(puzzles)[1] == 1).all() and is_solution(puzzles, solutions).all()
+    assert (puzzles > 0).sum(1).max() <= most
+    for puzzle in puzzles:
+        without = np.where(np.eye(size * size, dtype=bool)[puzzle > 0], 0, puzzle).astype(np.int8)
+        assert (solve_many(without, limit=2)[1] == 2).all()
+
+
+def test_hard_puzzles_are_half_minimal():
+    clues = (generate(100, clues="hard", seed=2)[0] > 0).sum(1)
+    assert 30 < (clues < 23).sum() < 70 and clues.max() > 40

@@ -142,7 +142,7 @@ def test_a_longer_corpus_begins_with_the_shorter_one() -> None:
         ({"puzzles": -5}, "at least one puzzle"),
         ({"seed": -1}, "seed must be in"),
         ({"size": 5}, "size of 4, 6 or 9"),
-        ({"clues": "roa"}, "rao, wide or a range such as 30-40, got 'roa'"),
+        ({"clues": "roa"}, "rao, wide, minimal, hard or a range such as 30-40, got 'roa'"),
         ({"clues": "nan"}, "a range such as 30-40"),
         ({"clues": "35-25"}, "low <= high"),
         ({"clues": "3-9"}, "expected 17 to 81 clues"),

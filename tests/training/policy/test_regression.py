@@ -22,15 +22,23 @@ REGRESSION = dataclasses.replace(
 )
 
 
-def test_the_loss_is_the_cross_entropy_of_every_hidden_position() -> None:
+@pytest.mark.parametrize("label", ["price", "right"])
+def test_the_loss_is_the_cross_entropy_of_every_hidden_position(label: str) -> None:
     denoiser, policy = small()
     torch.nn.init.normal_(policy.network.readout.weight, generator=torch.Generator().manual_seed(3))
-    method = choose_method(REGRESSION, policy)
-    rollout = collect(denoiser, method, DATA(0, 4), torch.arange(4))
+    method = choose_method(dataclasses.replace(REGRESSION, label=label), policy)
+    canvas = DATA(0, 4)
+    rollout = collect(denoiser, method, canvas, torch.arange(4))
     rows = torch.arange(len(rollout))
     seen = rollout.observed(rows)
+    target = rollout.reward[rows].exp()
+    if label == "right":  # a state's row is the one whose revealed tokens agree with the canvas's solution
+        logp = denoiser.logits(denoiser.hidden(seen["tokens"])).index_fill(-1, torch.tensor([0]), -torch.inf).argmax(-1)
+        agrees = ((seen["tokens"][:, None] == canvas.truth) | (seen["tokens"][:, None] == 0)).all(-1)
+        assert bool((agrees.sum(1) == 1).all())
+        target = (logp == canvas.truth[agrees.int().argmax(1)]).float()
     total, count = 0.0, 0
-    for score, price, hidden in zip(policy.score(seen), rollout.reward[rows].exp(), seen["hidden"], strict=True):
+    for score, price, hidden in zip(policy.score(seen), target, seen["hidden"], strict=True):
         for u, p in zip(score[hidden].tolist(), price[hidden].tolist(), strict=True):
             total -= p * math.log(1 / (1 + math.exp(-u))) + (1 - p) * math.log(1 / (1 + math.exp(u)))
             count += 1
@@ -77,6 +85,7 @@ def test_a_sure_and_wrong_position_is_learned_to_wait() -> None:
     ("change", "message"),
     [
         ({"correctness": 0.5}, "leave correctness at 0"),
+        ({"label": "right", "relative": True}, "without relative prices"),
         ({"reward": "terminal", "advantage": "trajectory"}, "self_aware"),
         ({"objective": "grpo"}, "rollout_temperature goes with"),
         ({"rollout_temperature": -1.0}, "rollout_temperature must be"),

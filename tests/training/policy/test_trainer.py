@@ -98,6 +98,28 @@ def test_a_part_of_a_pass_takes_a_part_of_the_decisions(monkeypatch: pytest.Monk
         assert set(torch.bincount(torch.tensor(taken), minlength=len(rollout)).tolist()) == {least, least + 1}
 
 
+def test_passes_over_the_hardest_decisions_take_those_of_the_greatest_regret(monkeypatch: pytest.MonkeyPatch) -> None:
+    denoiser, policy = small()
+    config = dataclasses.replace(TRAINING, steps=1, mu=2, hardest=0.25)
+    rollout = collect(denoiser, choose_method(config, policy), DATA(0, 4), torch.arange(12))
+    v = policy.logv(policy.score(rollout.observed(torch.arange(len(rollout)))), {"eligible": rollout.eligible}).exp()
+    regret = (v * (1 - rollout.reward.exp())).sum(1).detach()
+    assert torch.allclose(regret, rollout.regret, atol=1e-5)
+    taken: list[int] = []
+
+    def loss(_: Any, __: Any, rows: torch.Tensor, *___: Any) -> tuple[torch.Tensor, dict[str, float]]:
+        taken.extend(rows.tolist())
+        zero = torch.stack([p.sum() for p in policy.parameters()]).sum() * 0.0
+        return zero, {"loss": 0.0, "clip_fraction": 0.0, "kl": 0.0}
+
+    monkeypatch.setattr("unmask.training.policy.learner.policy_loss", loss)
+    Learner(policy, config, torch.device("cpu")).update(
+        choose_method(config, policy), rollout, 0, ProcessGroup(start_accelerator())
+    )
+    hardest = rollout.regret.topk(math.ceil(0.25 * len(rollout))).indices.tolist()
+    assert sorted(taken) == sorted(2 * hardest)
+
+
 def test_the_averaged_weights_are_validated_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
     denoiser, policy = small()

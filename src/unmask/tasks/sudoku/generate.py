@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from unmask.tasks.sudoku.grid import grid
-from unmask.tasks.sudoku.solver import MAX_GUESSES, below, candidates, clear, next_random, put, search
+from unmask.tasks.sudoku.solver import MAX_GUESSES, below, candidates, clear, next_random, occupy, put, search
 
 # A count, an inclusive range (low, high), the name of a histogram, or a histogram {clues: weight}.
 Clues = int | tuple[int, int] | str | Mapping[int, int | float]
@@ -36,7 +36,21 @@ WIDE_CLUES: Mapping[int, float] = {
     clues: RAO_CLUES.get(clues, 0.0) + (1000.0 if 23 <= clues <= 32 else 0.0) for clues in range(23, 70)
 }
 
-HISTOGRAMS: dict[str, Mapping[int, int | float]] = {"rao": RAO_CLUES, "wide": WIDE_CLUES}
+# As a clue count: so few that no clue can go. One pass of blanking leaves 24 on 9 x 9; where RETURNED blanks get their clue back
+# and others go instead, and such a round is kept if it ends with no more clues, ROUNDS of them leave about 21.
+MINIMAL = 0
+ROUNDS = 40
+RETURNED = 2
+
+# Half of the puzzles minimal, half "wide": singles alone solve a third of the first, most of the second.
+HARD_CLUES: Mapping[int, float] = {MINIMAL: sum(WIDE_CLUES.values()), **WIDE_CLUES}
+
+HISTOGRAMS: dict[str, Mapping[int, int | float]] = {
+    "rao": RAO_CLUES,
+    "wide": WIDE_CLUES,
+    "minimal": {MINIMAL: 1},
+    "hard": HARD_CLUES,
+}
 DEFAULT_CLUES: dict[int, Clues] = {4: (5, 10), 6: (10, 24), 9: "rao"}
 
 
@@ -63,13 +77,13 @@ def _full_grid(solution, board, used, home, units, state):
 
 @njit(cache=True, nogil=True)
 def _dig(board, used, home, units, order, target, scratch):
-    """Blank cells of the full `board` in the given order while the solution stays unique; returns clues left.
+    """Blank cells of `board` in the given order while the solution stays unique; returns clues left.
 
     One pass is enough: a cell that cannot go now cannot go once fewer clues are left.
     """
     n = units.shape[1]
     full = (1 << n) - 1
-    clues = board.size
+    clues = np.count_nonzero(board)
     ascending = np.zeros(0, np.uint64)
     for k in range(order.size):
         if clues == target:
@@ -108,6 +122,28 @@ def _dig(board, used, home, units, order, target, scratch):
 
 
 @njit(cache=True, nogil=True)
+def _dig_deeper(puzzle, solution, work, home, units, order, state):
+    """Exchange clues of a minimal `puzzle` for others, in place, and keep what has no more of them. `work`: `used`, two boards."""
+    used, board, scratch = work
+    clues = np.count_nonzero(puzzle)
+    for _ in range(ROUNDS):
+        board[:] = puzzle
+        _shuffle(order, state)
+        returned = 0
+        for k in range(order.size):
+            # Clues that return stand last in the order: they go again only if the others cannot.
+            if puzzle[order[k]] == 0 and returned < RETURNED:
+                returned += 1
+                board[order[k]] = solution[order[k]]
+                order[k], order[order.size - returned] = order[order.size - returned], order[k]
+        occupy(board, used, home)
+        left = _dig(board, used, home, units, order[board[order] > 0], MINIMAL, scratch)
+        if left <= clues:
+            clues = left
+            puzzle[:] = board
+
+
+@njit(cache=True, nogil=True)
 def _generate(seed, start, home, units, clues, max_tries, puzzles, solutions):
     """Fill `puzzles` and `solutions`; returns the clue target that could not be reached, or -1.
 
@@ -139,8 +175,11 @@ def _generate(seed, start, home, units, clues, max_tries, puzzles, solutions):
             for cell in range(cells):
                 put(cell, solutions[i, cell], board, used, home)
             _shuffle(order, state)
-            if _dig(board, used, home, units, order, target, scratch) == target:
+            left = _dig(board, used, home, units, order, target, scratch)
+            if left == target or target == MINIMAL:
                 puzzles[i] = board
+                if target == MINIMAL:
+                    _dig_deeper(puzzles[i], solutions[i], (used, board, scratch), home, units, order, state)
                 break
     return -1
 
@@ -163,9 +202,10 @@ def clue_table(clues: Clues, size: int) -> dict[int, float]:
     if not weights or min(weights.values()) < 0 or not 0 < total < float("inf"):
         raise ValueError("expected a clue histogram with positive finite weights")
     low, high = FEWEST_CLUES[size], size * size
-    if min(weights) < low or max(weights) > high:
+    counts = set(weights) - {MINIMAL} or {low}
+    if min(counts) < low or max(counts) > high:
         raise ValueError(
-            f"expected {low} to {high} clues for size {size}, got {min(weights)} to {max(weights)}; "
+            f"expected {low} to {high} clues for size {size}, got {min(counts)} to {max(counts)}; "
             f"no {size} x {size} puzzle with fewer than {low} clues has a unique solution"
         )
     return {k: w / total for k, w in weights.items()}
@@ -181,7 +221,8 @@ def generate(
 ) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
     """Puzzles `start .. start + count - 1` of the corpus `seed`, `[N, C]`, and their solutions `[N, C]`.
 
-    `clues`: a count, an inclusive range `(low, high)`, a histogram `{clues: weight}` or its name ("rao").
+    `clues`: a count, an inclusive range `(low, high)`, a histogram `{clues: weight}` or its name ("rao"). A count of `MINIMAL`
+    blanks cells until no clue can go.
     A puzzle whose clue target is not reached within `max_tries` full grids raises ValueError.
     """
     shape = grid(size)

@@ -29,7 +29,8 @@ TRAINING_CLUES = {9: "26-42"}
 
 @dataclass(frozen=True)
 class SudokuData(GeneratedKind):
-    """The first ``puzzles`` of a corpus that fall into a ``split``. ``clues``: "rao", "wide", or a range such as "30-40".
+    """The first ``puzzles`` of a corpus that fall into a ``split``. ``clues``: "rao", "wide", "minimal", "hard" (half
+    minimal, half wide), or a range such as "30-40".
 
     ``augment`` draws digits, bands, rows, stacks, columns and transposition anew each time a puzzle is seen.
     """
@@ -43,7 +44,9 @@ class SudokuData(GeneratedKind):
     kind: Literal["sudoku"] = "sudoku"
 
     schedulers = (*GeneratedKind.schedulers, "expert")
-    options: ClassVar[Mapping[str, str]] = {"clues": "For generated puzzles: rao, wide, or a range such as 25-35."}
+    options: ClassVar[Mapping[str, str]] = {
+        "clues": "For generated puzzles: rao, wide, minimal, hard, or a range such as 25-35."
+    }
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:

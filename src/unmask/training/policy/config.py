@@ -36,6 +36,7 @@ CHOICES = {
     "reference": ("policy", "confidence"),
     "behaviour": ("policy", "teacher"),
     "select": ("accuracy", "nll"),
+    "label": ("price", "right"),
     "mixed_precision": ("no", "bf16"),
 }
 COUNTS = ("steps", "prompts", "group", "states", "micro", "at_once", "validate", "validate_every", "save_every")
@@ -45,10 +46,12 @@ COUNTS = ("steps", "prompts", "group", "states", "micro", "at_once", "validate",
 class PolicyTraining:
     """How a policy is trained.
 
-    ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them (a part of a pass takes a random part of the decisions)
-    in minibatches of ``states`` decisions, accumulated from ``micro`` at a time (None: all at once; what fits the cache is
-    fastest). ``ema`` is the decay of the averaged weights, which are validated and kept (0: no average). ``decoding`` has the
-    ``block`` and the ``steps`` of the rollouts: semi-autoregressive and parallel decoding.
+    ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them in minibatches of ``states`` decisions, accumulated
+    from ``micro`` at a time (None: all at once; what fits the cache is fastest). A part of a pass takes a random
+    part of them. Below 1 ``hardest`` is the share of them that passes are over: those at which the policy, when it drew them, was
+    likeliest to be wrong; in most states of an easy problem there is nothing to learn. ``ema`` is the decay of the
+    averaged weights, which are validated and kept (0: no average). ``decoding`` has the ``block`` and the ``steps`` of the
+    rollouts: semi-autoregressive and parallel decoding.
 
     ``objective``: grpo (clipped, Eq. grpo_objective), regression (the score, read as a logit, is fitted to p_θ(x*_i | s) of every
     hidden position of every visited state, so that the greedy policy reveals what it expects to be right), bernoulli (a coin per
@@ -67,7 +70,8 @@ class PolicyTraining:
 
     ``epsilon`` clips the ratio; ``beta`` weighs the KL to the ``reference``: "confidence", or "policy", the initial policy, updated
     every ``outer`` steps (0: never); ``entropy`` weighs a bonus. ``correctness`` adds the regression to another objective, with
-    this weight. With ``relative`` its target is min(1, p_θ(x*_i | s) / p_θ(x*_i | x*_∖i)).
+    this weight. With ``relative`` its target is min(1, p_θ(x*_i | s) / p_θ(x*_i | x*_∖i)). ``label = "right"`` makes it 1 where the
+    truth is the likeliest token and 0 elsewhere: what greedy decoding fills in, also where a good denoiser is right and not sure.
 
     ``teacher`` names a scheduler to imitate in the first ``warm_start`` steps; with ``behaviour="teacher"`` it draws all rollouts.
     Every ``validate_every`` steps the policy decodes ``validate`` held-out problems, and the best policy is kept: by accuracy, or
@@ -83,6 +87,7 @@ class PolicyTraining:
     prompts: int = 64
     group: int = 1
     mu: int | float = 1
+    hardest: float = 1.0
     states: int = 256
     micro: int | None = None
     decoding: Decoding = Decoding()  # noqa: RUF009
@@ -107,6 +112,7 @@ class PolicyTraining:
     outer: int = 0
     entropy: float = 0.0
     correctness: float = 0.0
+    label: str = "price"
     std_floor: float = 0.1
     reward_floor: float = -10.0
     relative: bool = False
@@ -132,6 +138,7 @@ class PolicyTraining:
         for name, right, expected in (
             ("lr", 0 < self.lr < math.inf, "a positive number"),
             ("mu", 0 < self.mu < math.inf, "a positive number of passes"),
+            ("hardest", 0 < self.hardest <= 1, "a share in (0, 1]"),
             ("ema", 0 <= self.ema < 1, "in [0, 1)"),
             ("decay", 0 <= self.decay <= 1, "in 0 .. 1"),
             ("rollout_temperature", 0 <= (self.rollout_temperature or 0.0) < math.inf, "a number, 0 or more"),
@@ -176,6 +183,10 @@ class PolicyTraining:
         yield (
             self.objective in ("regression", "ranking", "variational") and self.free,
             f"objective {self.objective} needs the truth's prices: reward must be self_aware, {got}",
+        )
+        yield (
+            self.label == "right" and (self.relative or not self.regression_weight),
+            f"label right is of the regression, without relative prices: use objective regression or correctness, {got}",
         )
         yield (
             self.objective == "regression" and self.correctness > 0,

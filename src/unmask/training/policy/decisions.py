@@ -75,7 +75,8 @@ class Rollout:
     """The decisions of one step with at least two candidates.
 
     ``seen`` is per state, everything else per decision; ``state`` is the decision's row in ``seen``. ``drawn`` is the set that a
-    Bernoulli decision revealed. ``totals`` are numerators and denominators of logged means (denominator 0: a count).
+    Bernoulli decision revealed. ``regret`` is what a draw of the policy loses on average: Σ_i v(i | s) (1 − exp r(s, i)).
+    ``totals`` are numerators and denominators of logged means (denominator 0: a count).
     """
 
     seen: dict[str, Tensor]
@@ -88,6 +89,7 @@ class Rollout:
     reward: Float[Tensor, "S L"]
     truth_margin: Float[Tensor, "S L"]
     drawn: Bool[Tensor, "S L"]
+    regret: Float[Tensor, "S"]
     totals: dict[str, tuple[float, float]]
 
     def __len__(self) -> int:
@@ -108,7 +110,17 @@ class Rollout:
         offsets = torch.tensor([0, *(len(part.seen["hidden"]) for part in parts[:-1])]).cumsum(0).tolist()
         plain = {
             name: torch.cat([getattr(part, name) for part in parts])
-            for name in ("eligible", "chosen", "old_logv", "advantage", "live", "reward", "truth_margin", "drawn")
+            for name in (
+                "eligible",
+                "chosen",
+                "old_logv",
+                "advantage",
+                "live",
+                "reward",
+                "truth_margin",
+                "drawn",
+                "regret",
+            )
         }
         return cls(
             seen={name: torch.cat([part.seen[name] for part in parts]) for name in parts[0].seen},

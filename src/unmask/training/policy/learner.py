@@ -82,15 +82,16 @@ class Learner:
     def update(self, method: Method, rollout: Rollout, step: int, processes: ProcessGroup) -> dict[str, float]:
         """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches.
 
-        The last pass takes a random part of them if ``mu`` is not whole.
+        The last pass takes a random part of them if ``mu`` is not whole. ``hardest`` of all decisions are taken at all.
         """
         config = self.config
         counted, begin = processes.all_gather(countable(rollout))
         generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+        pool = counted[:, 2].topk(math.ceil(config.hardest * len(counted))).indices.sort().values.cpu()
         batches: list[Tensor] = []
         for epoch in range(math.ceil(config.mu)):
-            taken = math.ceil(min(1.0, config.mu - epoch) * len(counted))
-            shuffled = torch.randperm(len(counted), generator=generator)[:taken]
+            taken = math.ceil(min(1.0, config.mu - epoch) * len(pool))
+            shuffled = pool[torch.randperm(len(pool), generator=generator)[:taken]]
             batches += shuffled.chunk(max(1, taken // config.states))
         history: list[dict[str, float]] = []
         for k, rows in enumerate(batches):

@@ -28,15 +28,16 @@ class Counts:
     hidden: float
 
     @classmethod
-    def of(cls, counted: Float[Tensor, "s 2"]) -> Counts:
+    def of(cls, counted: Float[Tensor, "s 3"]) -> Counts:
         """From :func:`countable` of its decisions."""
-        live, hidden = counted.sum(0).tolist()
+        live, hidden, _ = counted.sum(0).tolist()
         return cls(max(1.0, float(len(counted))), max(1.0, live), max(1.0, hidden))
 
 
-def countable(rollout: Rollout) -> Float[Tensor, "S 2"]:
-    """Of every decision: is its group live, and how many positions are hidden in its state?"""
-    return torch.stack([rollout.live.float(), rollout.seen["hidden"].sum(1)[rollout.state].float()], dim=1)
+def countable(rollout: Rollout) -> Float[Tensor, "S 3"]:
+    """Of every decision: is its group live, how many positions are hidden in its state, and what is its regret?"""
+    hidden = rollout.seen["hidden"].sum(1)[rollout.state]
+    return torch.stack([rollout.live.float(), hidden.float(), rollout.regret], dim=1)
 
 
 def policy_loss(
@@ -61,8 +62,11 @@ def policy_loss(
         loss = loss - config.entropy * grpo.entropy(logv).sum() / counts.decisions
     if config.regression_weight:
         hidden = seen["hidden"]
-        truth = rollout.reward[rows][hidden].exp().clamp(max=1.0)
-        regression = F.binary_cross_entropy_with_logits(scores[hidden], truth, reduction="sum")
+        if config.label == "right":
+            target = (rollout.truth_margin[rows][hidden] > 0).float()
+        else:
+            target = rollout.reward[rows][hidden].exp().clamp(max=1.0)
+        regression = F.binary_cross_entropy_with_logits(scores[hidden], target, reduction="sum")
         loss = loss + config.regression_weight * regression / counts.hidden
     clip_fraction = clipped.sum() / counts.decisions
     return loss, {"loss": loss.item(), "clip_fraction": clip_fraction.item(), "kl": divergence.item()}

@@ -73,6 +73,7 @@ def _collect(denoiser: Denoiser, method: Method, canvas: Canvas, seeds: Int[Tens
         reward=candidate_reward[decisions.state][decided],
         truth_margin=_truth_margin(draws)[decisions.state][decided],
         drawn=method.drawn(states)[decisions.state][decided],
+        regret=_regret(method.policy, scores, draws)[decided],
         totals=_statistics(method.policy, draws, scores, decided, live) | _ends(denoiser, trajectory),
     )
 
@@ -107,13 +108,20 @@ def _expected_reward(draws: Draws) -> Float[Tensor, "S"]:
     return draws.candidate_reward[table.state].masked_fill(~waiting, 0.0).sum(1)
 
 
+def _regret(policy: OrderPolicy, scores: Float[Tensor, "Z L"], draws: Draws) -> Float[Tensor, "S"]:
+    """What a draw from the candidates of each decision loses on average."""
+    table = draws.decisions
+    v = policy.logv(scores[table.state], {"eligible": table.eligible}).exp()
+    return (v * (1 - draws.candidate_reward[table.state].exp().clamp(max=1.0))).sum(1)
+
+
 def _truth_margin(draws: Draws) -> Float[Tensor, "Z L"]:
     """p(truth) minus the largest other probability."""
     states, truth = draws.states, draws.canvas.truth
     assert states.target_logp is not None
     is_best = states.best == truth[states.row]
     margin = torch.where(is_best, states.margin, states.target_logp.exp() - states.confidence.exp())
-    return margin.masked_fill(~states.eligible, 0.0)
+    return margin.masked_fill(~states.observed["hidden"], 0.0)
 
 
 def _ends(denoiser: Denoiser, trajectory: Trajectory) -> dict[str, tuple[float, float]]:
