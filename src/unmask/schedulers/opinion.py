@@ -8,6 +8,7 @@ another forward of the same size in every step. Before training the copy is the 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -64,7 +65,7 @@ def shape_of(denoiser: Any) -> dict[str, Any]:
     if isinstance(denoiser, MaskedLM):
         return copy_shape(denoiser.model.config)
     if isinstance(denoiser, Transformer):
-        return denoiser.config.changed()
+        return json.loads(json.dumps(denoiser.config.changed()))  # as a stored configuration has it
     raise ValueError(
         f"a second opinion is a copy of the denoiser: expected one of this library's, got {type(denoiser)}"
     )
