@@ -10,45 +10,21 @@ from typing import Any
 import pytest
 import torch
 
+from support.small_models import MASK, MODELS, ROW, masked_lm, text_denoiser
 from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas
-from unmask.denoisers.masked_lm import MaskedLM
-from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.denoisers.transformer import Transformer
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.training.policy.run import build_policy
 
-MASK = 9
-TEXT = TransformerConfig(
-    vocab_size=70, width=16, n_layers=3, n_heads=4, ffn=24, mask_id=MASK, n_kv_heads=2, qkv_bias=True
-)
-LAYERS: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "bert": ("BertConfig", LAYERS),
-    "albert": ("AlbertConfig", {**LAYERS, "embedding_size": 8}),
-    "esm": ("EsmConfig", {**LAYERS, "mask_token_id": MASK, "position_embedding_type": "rotary"}),
-}
 GENERAL = PolicyConfig(kind="general", width=48, n_layers=1, n_heads=2)
 VARIANTS = {
     "copied": GENERAL,
     "narrow": dataclasses.replace(GENERAL, width=8),
     "prices alone": dataclasses.replace(GENERAL, width=8, states=False),
 }
-ROW = torch.tensor([[1, 7, MASK, 4, MASK, MASK, 30, 2]])
-
-
-def text_denoiser(**changes: Any) -> Transformer:
-    config = dataclasses.replace(TEXT, **changes)
-    return Transformer(config).initialise(torch.Generator().manual_seed(0)).requires_grad_(False).eval()
-
-
-def masked_lm(name: str) -> MaskedLM:
-    transformers = pytest.importorskip("transformers", reason="masked language models come from transformers")
-    kind, settings = MODELS[name]
-    torch.manual_seed(0)
-    config = getattr(transformers, kind)(vocab_size=70, max_position_embeddings=40, pad_token_id=0, **settings)
-    return MaskedLM(transformers.AutoModelForMaskedLM.from_config(config).eval(), mask_id=MASK)
 
 
 def stirred(config: PolicyConfig, denoiser: Any) -> OrderPolicy:

@@ -136,10 +136,7 @@ class MaskedLM(nn.Module):
         """A copy of the last ``count`` layers, or of all. Where layers share their weights (ALBERT), they do in the copy."""
         stored = self.model.config
         count = min(count, stored.num_hidden_layers)
-        # No dropout: the policy that draws must be the policy that learns.
-        dropout = {name: 0.0 for name, value in vars(stored).items() if "dropout" in name and isinstance(value, float)}
-        shape = {**stored.to_diff_dict(), "model_type": stored.model_type, "num_hidden_layers": count, **dropout}
-        copied = MaskedLMBlocks(json.loads(json.dumps(shape, default=str)))
+        copied = MaskedLMBlocks({**copy_shape(stored), "num_hidden_layers": count})
         skipped, theirs = stored.num_hidden_layers - count, self.model.base_model.state_dict()
         stacks = [f"{name}." for name, part in self.model.base_model.named_modules() if _is_stack(part, stored)]
 
@@ -204,15 +201,9 @@ class MaskedLMBlocks(nn.Module):
 
     def __init__(self, shape: dict[str, Any]) -> None:
         super().__init__()
-        import transformers
-
-        if shape.get("model_type") not in transformers.CONFIG_MAPPING:
-            raise ValueError(f"expected a model_type that transformers knows, got {shape.get('model_type')!r}")
         self.shape: dict[str, Any] = shape
-        few = {"vocab_size": PROBE, "pad_token_id": 0}  # the embeddings are dropped
-        with silence_transformers():
-            config = transformers.AutoConfig.for_model(**{**shape, **few})
-            self.trunk = transformers.AutoModelForMaskedLM.from_config(config, trust_remote_code=False).base_model
+        bare = _build_model({**shape, "vocab_size": PROBE, "pad_token_id": 0})  # the embeddings are dropped
+        self.trunk = bare.base_model
         self.trunk.embeddings = _GivenEmbeddings()
         for unused in ("contact_head", "pooler", "embeddings_project"):
             if hasattr(self.trunk, unused):
@@ -221,7 +212,7 @@ class MaskedLMBlocks(nn.Module):
         if hasattr(getattr(self.trunk, "encoder", None), "embedding_hidden_mapping_in"):
             self.trunk.encoder.embedding_hidden_mapping_in = nn.Identity()
         self._takes = frozenset(inspect.signature(self.trunk.forward).parameters)
-        self.width = int(config.hidden_size)
+        self.width = int(bare.config.hidden_size)
 
     def forward(
         self, x: Float[Tensor, "B L D"], attention: Bool[Tensor, "B L"] | None, at: tuple[Tensor, Tensor]
@@ -237,6 +228,28 @@ class _GivenEmbeddings(nn.Module):
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> Tensor:
         return inputs_embeds
+
+
+def copy_shape(config: Any) -> dict[str, Any]:
+    """The configuration of a model of transformers as JSON. No dropout: the policy that draws must be the policy that learns."""
+    dropout = {name: 0.0 for name, value in vars(config).items() if "dropout" in name and isinstance(value, float)}
+    shape = {**config.to_diff_dict(), "model_type": config.model_type, **dropout}
+    return json.loads(json.dumps(shape, default=str))
+
+
+def build_masked_lm(shape: dict[str, Any], mask_id: int) -> MaskedLM:
+    """A new model of this shape, without its weights' values."""
+    return MaskedLM(_build_model(shape), mask_id=mask_id)
+
+
+def _build_model(shape: dict[str, Any]) -> Any:
+    import transformers
+
+    if shape.get("model_type") not in transformers.CONFIG_MAPPING:
+        raise ValueError(f"expected a model_type that transformers knows, got {shape.get('model_type')!r}")
+    with silence_transformers():
+        config = transformers.AutoConfig.for_model(**shape)
+        return transformers.AutoModelForMaskedLM.from_config(config, trust_remote_code=False)
 
 
 def _is_stack(part: nn.Module, config: Any) -> bool:

@@ -15,6 +15,7 @@ from unmask.denoisers.config import LARGEST_GRID
 from unmask.denoisers.hub import digest
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
+from unmask.schedulers import opinion
 from unmask.schedulers.general import least_weights
 from unmask.schedulers.policy import PURPOSES, OrderPolicy, PolicyConfig
 
@@ -139,6 +140,9 @@ def _check_config(folder: Path) -> None:
     if config.kind == "general":
         least = least_weights(config.blocks or {}, config.per_token) + config.per_token * config.token_width**2
         require_plausible_size(least, Checkpoint(folder).shapes, folder / "model.safetensors")
+        return
+    if config.kind == "opinion":
+        require_plausible_size(opinion.least_weights(config.blocks or {}), Checkpoint(folder).shapes, file)
         return
     layered = {"transformer": config.n_layers, "grid": config.n_layers}.get(config.kind, 0)
     square = 0 if config.kind == "hidden" else config.width**2

@@ -24,10 +24,11 @@ from unmask.runs.names import did_you_mean
 from unmask.schedulers import heuristics
 from unmask.schedulers.general import SMALL_VOCABULARY, General, distributions
 from unmask.schedulers.networks import MLP, Attentive, Grid, Projection
+from unmask.schedulers.opinion import Opinion
 from unmask.schedulers.token_network import TokenNetwork
 
 FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
-KINDS = ("general", "mlp", "transformer", "hidden", "grid")
+KINDS = ("general", "opinion", "mlp", "transformer", "hidden", "grid")
 PURPOSES = ("order", "doubt", "pace")
 BASES: dict[str, Callable[[View], Float[Tensor, "b L"]]] = {
     "confidence": heuristics.confidence,
@@ -49,7 +50,8 @@ class PolicyConfig:
     ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid and the general kind
     read the whole distribution of a position, not only its statistics. ``states``: the general kind goes on from the denoiser's
     states; without them it reads prices alone. ``token_width``: where the vocabulary is small, it has a vector of this width for
-    every position and token (:mod:`.token_network`), not blocks (0: always blocks). ``blocks``: the shape of its blocks.
+    every position and token (:mod:`.token_network`), not blocks (0: always blocks). ``blocks``: the shape of its blocks, or of the
+    copy of the denoiser that the kind ``opinion`` is (:mod:`.opinion`), which reads the tokens alone.
     ``blockwise``: in blocks, a policy reads the prices of its block alone, and the head is not computed for the rest.
     ``purpose``: an order, or what a head says of each token (:mod:`.heads`). ``denoiser``, ``vocab_size``, ``mask_id`` and
     ``length`` say what it fits.
@@ -90,6 +92,10 @@ class PolicyConfig:
                 raise ValueError(f"the policy's {what} must be one of {', '.join(known)}, got {unknown[0]!r}{near}")
         if self.blockwise and self.kind == "grid":
             raise ValueError("a grid policy reads the whole board: blockwise goes with the other kinds")
+        if self.kind == "opinion" and not (self.residual and self.purpose == "order"):
+            raise ValueError(
+                "an opinion orders positions, beginning as its base does: leave residual at true and purpose at order"
+            )
         if self.kind in ("transformer", "general") and self.width % self.n_heads:
             raise ValueError(f"the policy's width {self.width} is not a multiple of its n_heads {self.n_heads}")
 
@@ -119,10 +125,10 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         super().__init__()
         self.config = c = config
         embedded = (c.vocab_size, c.length) if c.tokens else (None, None)
-        if c.kind == "general":
+        if c.kind in ("general", "opinion"):
             if not c.blocks:
-                raise ValueError("a general policy is made for a denoiser: build it with build_policy")
-            self.network = _general_network(c)
+                raise ValueError(f"a policy of kind {c.kind} is made for a denoiser: build it with build_policy")
+            self.network = _general_network(c) if c.kind == "general" else Opinion(c.blocks, c.vocab_size, c.mask_id)
         elif c.kind == "mlp":
             self.network = MLP(len(c.features) + 1, c.width, *embedded)
         elif c.kind == "transformer":
@@ -133,7 +139,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
             if not c.size:
                 raise ValueError("a grid policy needs a denoiser of grids: its configuration has no size")
             self.network = Grid(c.size, 7, c.width, c.n_layers)
-        if c.residual:
+        if c.residual and c.kind != "opinion":
             nn.init.zeros_(self.network.readout.weight)
             nn.init.zeros_(self.network.readout.bias)
 
@@ -178,6 +184,8 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
             seen["states"] = view.states
         if c.kind == "hidden":
             return seen
+        if c.kind == "opinion":
+            return {**seen, "best": view.best}
         if c.kind == "grid":
             logp = view.prices.logp.new_zeros(*view.tokens.shape, view.prices.logp.shape[1]).index_put(
                 view.at, view.prices.logp
@@ -209,6 +217,8 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         c = self.config
         if c.kind == "hidden":
             residual = self.network(seen["states"].to(self.network.readout.weight.dtype))
+        elif c.kind == "opinion":
+            return self.weigh(self.predict(seen, at), seen, at)
         elif c.kind == "grid":
             residual = self.network(*self._grid_input(seen))
         elif c.kind == "general":
@@ -222,6 +232,21 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         if not c.residual:
             return residual
         return residual + (self.confidence_logit(seen) if c.base == "confidence" else seen["base"])
+
+    def predict(self, seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None) -> Float[Tensor, "N V"]:
+        """The logits that an opinion has of the tokens at the hidden positions."""
+        at = torch.nonzero(seen["hidden"], as_tuple=True) if at is None else at
+        return self.network(seen["tokens"], seen.get("real"), at)
+
+    def weigh(
+        self, logits: Float[Tensor, "N V"], seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None
+    ) -> Float[Tensor, "b L"]:
+        """The scores that follow from an opinion's ``logits``."""
+        assert isinstance(self.network, Opinion)
+        at = torch.nonzero(seen["hidden"], as_tuple=True) if at is None else at
+        base = self.confidence_logit(seen) if self.config.base == "confidence" else seen["base"]
+        own = self.network.judge(logits, seen["best"][at], base[at], LOGIT_CAP)
+        return base.index_put(at, base[at] + own)
 
     def forward(self, view: View) -> Float[Tensor, "b L"]:
         seen = self.observe(view)

@@ -23,11 +23,13 @@ from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Scheduler, Trajectory
+from unmask.denoisers.hub import digest
+from unmask.denoisers.loading import describe_source
 from unmask.evaluation.statistics import paired_bootstrap
 from unmask.report import figures
 from unmask.report.numbers import percent, percent_interval
 from unmask.report.tables import is_oracle
-from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask_studies.reactions.every_order import measure_every_order, tabulate
 from unmask_studies.reactions.hiding import Part
 from unmask_studies.reactions.smiles import tokenize
@@ -38,6 +40,8 @@ from unmask_studies.tables import LEARNED, Table, TableRow, count_limits, label,
 from unmask_studies.training_runs import ensure_run, load_recipe
 
 BATCH = 64
+PART = 250
+"""Reactions of a piece: what a killed study loses at most, and what studies of other limits can reuse."""
 DRAWN = "drawn"
 EVERY_ORDER = "every order"
 MOST_FEW = 10
@@ -93,13 +97,18 @@ class Reactions(GridStudy):
         """Schedulers that follow the order of every decoding without the answer and without a draw."""
         return tuple(name for name in self.rows if not is_oracle(name) and name != "random")
 
+    @property
+    def parts(self) -> range:
+        """The first reaction of each piece."""
+        return range(0, self.limit, PART)
+
     def axes(self) -> Axes:
-        return self.models, self.gaps, self.rows
+        return self.models, self.gaps, self.parts, self.rows
 
     def points(self) -> Iterator[Key]:
         yield from super().points()
         if self.every_order:
-            yield from ((model, f"last {self.few}", EVERY_ORDER) for model in self.models)
+            yield from ((model, f"last {self.few}", 0, EVERY_ORDER) for model in self.models)
 
     def grid(self) -> list[Key]:
         if self.data is None:
@@ -110,7 +119,7 @@ class Reactions(GridStudy):
         return super().grid()
 
     def measure(self, key: Key, folder: Path) -> Result:
-        model, gap, scheduler = map(str, key)
+        model, gap, first, scheduler = str(key[0]), str(key[1]), int(key[2] or 0), str(key[3])
         name = self._denoiser(model)
         denoiser = get_denoiser(name)
         every = scheduler == EVERY_ORDER
@@ -119,7 +128,23 @@ class Reactions(GridStudy):
         if every:
             orders = {one: self._load(one, model, folder) for one in self.blind}
             return measure_every_order(task, orders, self.few, self.seed)
-        return measure_reactions(task, self._load(scheduler, model, folder), self.seed, gap.startswith(DRAWN))
+        rows = range(first, min(first + PART, len(task)))
+        return measure_reactions(task, self._load(scheduler, model, folder), self.seed, rows, gap.startswith(DRAWN))
+
+    def identity(self, key: Key) -> Result | None:
+        model, gap, first, scheduler = key
+        if scheduler in (LEARNED, EVERY_ORDER) or self.data is None:
+            return None
+        name = self._denoiser(str(model))
+        return {
+            "denoiser": describe_source(name),
+            "data": digest([self.data]),
+            "gap": gap,
+            "rows": [first, min(int(first or 0) + PART, self.limit)],
+            "scheduler": scheduler,
+            "policy": describe_policy(str(scheduler), name),
+            "seed": self.seed,
+        }
 
     def _load(self, scheduler: str, model: str, folder: Path) -> Scheduler:
         name = self._denoiser(model)
@@ -136,25 +161,29 @@ class Reactions(GridStudy):
         tables, panels = [], {}
         for model in self.models:
             for gap in self.gaps:
-                found = {name: results[model, gap, name] for name in self.rows}
+                found = {name: _join([results[model, gap, part, name] for part in self.parts]) for name in self.rows}
                 n = len(found[self.baseline]["exact"])
                 title = f"{model}, {describe_gap(gap)}, n = {n:,}, seed {self.seed}"
-                tables += [self._table(title, found), _failures(f"First wrong reveals: {title}", found[self.baseline])]
+                tables += [
+                    self._table(title, model, found),
+                    _failures(f"First wrong reveals: {title}", found[self.baseline]),
+                ]
                 panels[f"{model}\n{describe_gap(gap)}"] = [
                     figures.share(label(name), _limits(one["exact"])) for name, one in found.items()
                 ]
             if self.every_order:
-                few = results[model, f"last {self.few}", EVERY_ORDER]
+                few = results[model, f"last {self.few}", 0, EVERY_ORDER]
                 title = (
                     f"{model}, the last {self.few} tokens by every order, n = {len(few['answers'])}, seed {self.seed}"
                 )
                 tables.append(tabulate(title, few, self.baseline, self.blind))
         return Findings(tables, {"reactions": figures.intervals(panels, "right, %")})
 
-    def _table(self, title: str, found: dict[str, Any]) -> Table:
+    def _table(self, title: str, model: str, found: dict[str, Any]) -> Table:
         """Errors removed are of the best scheduler that neither is learned nor knows the answer."""
         exact = {name: np.array(one["exact"]) for name, one in found.items()}
-        heuristics = [name for name in self.schedulers if not is_oracle(name)]
+        learned = [name for name in self.rows if name == LEARNED or describe_policy(name, self._denoiser(model))]
+        heuristics = [name for name in self.rows if not is_oracle(name) and name not in learned]
         best = max(heuristics, key=lambda name: exact[name].mean())
         rows: list[TableRow] = []
         for name, one in found.items():
@@ -202,16 +231,17 @@ def describe_gap(gap: str) -> str:
     return f"{float(share):.0%} {words[part]}" if share else words[part]
 
 
-def measure_reactions(task: ReactionTask, scheduler: Scheduler, seed: int, drawn: bool = False) -> dict[str, Any]:
-    """Of each reaction: right, the same tokens, valid, atoms conserved; of each wrong one, its first wrong reveal.
+def measure_reactions(
+    task: ReactionTask, scheduler: Scheduler, seed: int, chosen: Sequence[int], drawn: bool = False
+) -> dict[str, Any]:
+    """Of each ``chosen`` reaction: right, the same tokens, valid, atoms conserved; of each wrong one, its first wrong reveal.
 
     With ``drawn``, the truth of each reaction is one answer of the denoiser in a random order, and right are its tokens alone.
     """
-    lengths = [len(tokenize(reaction.smiles)) for reaction in task.reactions]
-    by_length = sorted(range(len(task)), key=lengths.__getitem__)  # equal lengths need no padding
+    by_length = sorted(chosen, key=lambda row: len(tokenize(task.reactions[row].smiles)))  # little padding
     found: dict[int, dict[str, Any]] = {}
     calls = 0
-    for start in range(0, len(task), BATCH):
+    for start in range(0, len(by_length), BATCH):
         rows = by_length[start : start + BATCH]
         canvas = task.canvas(rows).seeded(row_seeds(seed, rows))
         if drawn:
@@ -224,7 +254,13 @@ def measure_reactions(task: ReactionTask, scheduler: Scheduler, seed: int, drawn
             found[row] = {**one, "identical": identical, "exact": right}
             found[row]["wrong"] = None if identical else _first_wrong(task, trajectory, canvas, nth)
     columns = ("exact", "identical", "valid", "conserved", "wrong")
-    return {name: [found[row][name] for row in range(len(task))] for name in columns} | {"calls": calls}
+    return {name: [found[row][name] for row in chosen] for name in columns} | {"calls": calls}
+
+
+def _join(parts: Sequence[Any]) -> dict[str, Any]:
+    """The results of several pieces as one."""
+    lists = {name: [x for part in parts for x in part[name]] for name in parts[0] if name != "calls"}
+    return lists | {"calls": sum(part["calls"] for part in parts)}
 
 
 def _draw_answers(task: ReactionTask, canvas: Canvas) -> torch.Tensor:

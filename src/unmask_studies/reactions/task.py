@@ -7,6 +7,7 @@ trained on patents and have probably seen these reactions; schedulers and polici
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -107,6 +108,11 @@ class ReactionProblems:
             parts[self.data.side_of(reaction.product)].append(reaction)
         return {side: self._task(tuple(rows)) for side, rows in parts.items()}
 
+    @cached_property
+    def _by_length(self) -> list[int]:
+        reactions = self.sides["train"].reactions
+        return sorted(range(len(reactions)), key=lambda row: len(tokenize(reactions[row].smiles)))
+
     @property
     def _longest(self) -> int:
         limit = getattr(getattr(self.denoiser, "config", None), "max_length", None)
@@ -122,9 +128,10 @@ class ReactionProblems:
         train = self.sides["train"]
         if not len(train):
             raise ValueError(f"{self.data.file} has too few reactions: none is left to train on")
-        rows = shuffle_rows(self.data.seed, step, count, len(train))
-        # Other tokens are hidden each time a reaction comes up again.
-        return replace(train, data=replace(self.data, seed=self.data.seed + 1 + step)).canvas(rows.tolist())
+        # Neighbours in length, which need little padding. Other tokens are hidden each time a reaction comes up again.
+        batch = int(shuffle_rows(self.data.seed, step, 1, math.ceil(len(train) / count))[0])
+        rows = [self._by_length[(batch * count + nth) % len(train)] for nth in range(count)]
+        return replace(train, data=replace(self.data, seed=self.data.seed + 1 + step)).canvas(rows)
 
     def judge(self, target: Int[Tensor, "B L"], tokens: Int[Tensor, "B L"]) -> Bool[Tensor, "B"]:
         """Right is the target, or another way to write the same molecules."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def test_a_measurement_agrees_with_decoding_each_reaction_alone(model: Path, fil
     denoiser = load_denoiser(model)
     task = ReactionData(file=file, hide=0.3).problems(denoiser, str(model)).held_out(12, "all")
     scheduler = load_scheduler("confidence")
-    result = measure_reactions(task, scheduler, seed=0)
+    result = measure_reactions(task, scheduler, 0, range(len(task)))
     for row in range(len(task)):
         canvas = task.canvas([row])
         trajectory = unmask(denoiser, scheduler, canvas, record=False)
@@ -53,7 +54,9 @@ def test_a_measurement_agrees_with_decoding_each_reaction_alone(model: Path, fil
 
 def test_the_oracle_finds_answers_of_the_denoiser_itself(model: Path, file: str) -> None:
     task = ReactionData(file=file).problems(load_denoiser(model), str(model)).held_out(8, "all")
-    drawn = {name: measure_reactions(task, load_scheduler(name), 0, drawn=True) for name in ("random", "gt_logp")}
+    drawn = {
+        name: measure_reactions(task, load_scheduler(name), 0, range(8), drawn=True) for name in ("random", "gt_logp")
+    }
     assert np.sum(drawn["gt_logp"]["identical"]) >= np.sum(drawn["random"]["identical"])
     assert drawn["random"]["exact"] == drawn["random"]["identical"]
 
@@ -100,6 +103,25 @@ def test_the_study_writes_its_tables(model: Path, file: str, tmp_path: Path) -> 
     text = (tmp_path / "out" / "tables.md").read_text()
     assert "30% random tokens of the product hidden, n = 6" in text and "probably seen these reactions" in text
     assert (tmp_path / "out" / "reactions.svg").exists()
+
+
+def test_pieces_of_a_shorter_study_are_reused(
+    model: Path, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask_studies.reactions.study.PART", 4)
+    whole = Reactions(
+        denoiser=str(model.parent), models=(model.name,), data=Path(file), gaps=("random:0.3",),
+        schedulers=("confidence",), limit=10, every_order=0,
+    )  # fmt: skip
+    short = replace(whole, limit=8)
+    assert len(list(run_study(short, tmp_path / "short"))) == 2
+    done = list(run_study(whole, tmp_path / "whole", reuse=[tmp_path / "short"]))
+    assert [one.seconds is None for one in done] == [True, True, False]
+    table = conclude(whole, tmp_path / "whole", "reactions", "unmask study reactions").tables[0]
+    assert "n = 10" in table.title
+    monkeypatch.setattr("unmask_studies.reactions.study.PART", 100)
+    list(run_study(whole, tmp_path / "at once"))
+    assert conclude(whole, tmp_path / "at once", "reactions", "unmask study reactions").tables[0].rows == table.rows
 
 
 @pytest.mark.parametrize(

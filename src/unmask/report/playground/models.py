@@ -16,7 +16,7 @@ from unmask.generation.text_canvas import Tokenizer, load_tokenizer
 from unmask.report.playground.race import Event
 from unmask.report.playground.tabs import OpenTab, find_tab
 from unmask.report.terminal.text import Pieces
-from unmask.schedulers.loading import list_policies, load_scheduler
+from unmask.schedulers.loading import list_policies, load_scheduler, published_name
 
 SHIPPED = ("arithmetic",)
 """Text denoisers inside the package."""
@@ -66,7 +66,7 @@ class Models:
 
     def text_schedulers(self, denoiser: str) -> list[str]:
         """For a text denoiser: those of the command line, its shipped policy, and a few heuristics."""
-        shipped = [name for name in (f"sas-{denoiser}",) if name in list_policies()]
+        shipped = [name for name in (f"sas-{published_name(denoiser)}",) if name in list_policies()]
         return list(dict.fromkeys([*self.schedulers, *shipped, *HEURISTICS]))
 
     def load(self, name: str, text: bool) -> Iterator[Event]:

@@ -131,6 +131,8 @@ def observation(policy: PolicyConfig, width: int, vocabulary: int, length: int) 
     seen |= {"states": of(width)} if policy.reads_states else {}
     if policy.kind == "hidden":
         return seen
+    if policy.kind == "opinion":
+        return seen | {"best": of(dtype=torch.long)}
     if policy.kind == "grid":
         return seen | {"logp": of(vocabulary - 1), "best": of(dtype=torch.long)}
     count = replace(policy, vocab_size=vocabulary).n_features if policy.kind == "general" else len(policy.features) + 1
@@ -145,6 +147,8 @@ def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) ->
     vocabulary = shape.head_rows or shape.vocab_size
     complete = replace(policy, size=shape.grid, length=length, vocab_size=shape.vocab_size, hidden_width=shape.width)
     with torch.device("meta"):
+        if policy.kind == "opinion":
+            complete = replace(complete, blocks=shape.changed())
         if policy.kind == "general":
             deep_enough = Transformer(replace(shape, n_layers=policy.n_layers))
             if complete.per_token:

@@ -30,7 +30,7 @@ FREE = ("terminal", "share", "speed")
 HEADS = ("doubt", "pace")
 """Objectives of heads, which answer a question about each token instead of ordering them."""
 CHOICES = {
-    "objective": ("grpo", "regression", "bernoulli", "ranking", "imitation", "variational", *HEADS),
+    "objective": ("grpo", "regression", "tokens", "bernoulli", "ranking", "imitation", "variational", *HEADS),
     "advantage": ("trajectory", "reward_to_go", "all_action", "critic"),
     "reward": ("self_aware", "hybrid", *FREE),
     "reference": ("policy", "confidence"),
@@ -54,11 +54,12 @@ class PolicyTraining:
     rollouts: semi-autoregressive and parallel decoding.
 
     ``objective``: grpo (clipped, Eq. grpo_objective), regression (the score, read as a logit, is fitted to p_θ(x*_i | s) of every
-    hidden position of every visited state, so that the greedy policy reveals what it expects to be right), bernoulli (a coin per
-    position), ranking (by the margin of the truth), imitation (of the teacher), variational (LO-ARM's posterior), or a head's:
-    doubt (is a revealed token wrong?) and pace (is the likeliest token final?), both by cross-entropy on the teacher's
-    free-running decodings. ``rollout_temperature`` replaces the policy's own while orders are drawn: a low one visits the states
-    that greedy decoding visits, where the wrong decisions are. It goes with objectives that do not weigh the draw.
+    hidden position of every visited state, so that the greedy policy reveals what it expects to be right), tokens (a policy of
+    kind opinion learns the true tokens of the hidden positions), bernoulli (a coin per position), ranking (by the margin of the
+    truth), imitation (of the teacher), variational (LO-ARM's posterior), or a head's: doubt (is a revealed token wrong?) and pace
+    (is the likeliest token final?), both by cross-entropy on the teacher's free-running decodings. ``rollout_temperature``
+    replaces the policy's own while orders are drawn: a low one visits the states that greedy decoding visits, where the wrong
+    decisions are. It goes with objectives that do not weigh the draw.
 
     ``advantage``: trajectory (the paper's), reward_to_go, all_action or critic. ``future`` weighs the sampled future in all_action;
     ``decay`` discounts later steps in critic; ``normalise`` divides by the group's standard deviation, at least ``std_floor``.
@@ -173,7 +174,7 @@ class PolicyTraining:
             f"advantage critic predicts the truth's price: use objective grpo and reward self_aware or hybrid, {got}",
         )
         yield (
-            self.relative and (self.free or self.objective in ("ranking", "imitation")),
+            self.relative and (self.free or self.objective in ("tokens", "ranking", "imitation")),
             f"relative rewards are dense: use reward self_aware or hybrid and an objective with rewards, {got}",
         )
         yield (
@@ -181,8 +182,8 @@ class PolicyTraining:
             f"reward speed pays for fewer steps, which only objective bernoulli can choose, {got}",
         )
         yield (
-            self.objective in ("regression", "ranking", "variational") and self.free,
-            f"objective {self.objective} needs the truth's prices: reward must be self_aware, {got}",
+            self.objective in ("regression", "tokens", "ranking", "variational") and self.free,
+            f"objective {self.objective} learns from the truth: reward must be self_aware, {got}",
         )
         yield (
             self.label == "right" and (self.relative or not self.regression_weight),
@@ -207,16 +208,18 @@ class PolicyTraining:
             "a teacher is for warm_start, imitation, heads and behaviour='teacher' and required by them, "
             f"got teacher {self.teacher!r}, warm_start {self.warm_start}, behaviour {self.behaviour!r}",
         )
-        off_policy = self.objective in ("regression", "imitation", "ranking") or (self.prices_all and self.future == 0)
+        off_policy = self.objective in ("regression", "tokens", "imitation", "ranking") or (
+            self.prices_all and self.future == 0
+        )
         yield (
             self.behaviour == "teacher" and not off_policy,
             "a teacher's rollouts do not show the policy's own future: behaviour='teacher' goes with regression, "
-            "imitation, ranking, or all_action with future = 0",
+            "tokens, imitation, ranking, or all_action with future = 0",
         )
         yield (
             self.rollout_temperature is not None and not off_policy,
             f"objective {self.objective} weighs the draw by the policy's own temperature: rollout_temperature goes with "
-            "regression, ranking, or all_action with future = 0",
+            "regression, tokens, ranking, or all_action with future = 0",
         )
         yield (
             self.decoding != _rollout_options(self.decoding),
@@ -236,7 +239,7 @@ class PolicyTraining:
     @property
     def compares_rollouts(self) -> bool:
         """Does a decision's advantage depend on the other rollouts of its group?"""
-        judged = self.objective not in ("regression", "ranking", "imitation", *HEADS)
+        judged = self.objective not in ("regression", "tokens", "ranking", "imitation", *HEADS)
         return judged and not self.prices_all and self.advantage != "critic"
 
     @property

@@ -40,6 +40,7 @@ class Batch:
     seen: dict[str, Tensor]
     scores: Float[Tensor, "s L"]
     logv: Float[Tensor, "s L"]
+    logits: Float[Tensor, "N V"] | None = None
 
     def of_chosen(self, logv: Float[Tensor, "s L"]) -> Float[Tensor, "s"]:
         return logv.gather(1, self.rollout.chosen[self.rows][:, None])[:, 0]
@@ -121,6 +122,10 @@ class Method:
 
     # What is learned from them.
 
+    def read(self, seen: dict[str, Tensor]) -> tuple[Float[Tensor, "s L"], Float[Tensor, "N V"] | None]:
+        """The policy's present scores, and the logits that an opinion has of the tokens."""
+        return self.policy.score(seen).float(), None
+
     def objective(self, batch: Batch) -> Value:
         return batch.clip(batch.of_chosen(batch.logv), self.config.epsilon)
 
@@ -140,6 +145,35 @@ class Regression(Method):
 
     def objective(self, batch: Batch) -> Value:
         value = torch.zeros(len(batch.rows), device=batch.scores.device)  # the loss is that of ``regression_weight``
+        return value, torch.zeros_like(value)
+
+
+@dataclass(frozen=True)
+class Tokens(Method):
+    """An opinion learns the true token of every hidden position, by cross-entropy; no draw is rewarded."""
+
+    @property
+    def compares_rollouts(self) -> bool:
+        return False
+
+    def seen(self, trajectory: Trajectory, states: States) -> dict[str, Tensor]:
+        return {**states.observed, "truth": trajectory.tokens[states.row]}  # which rollouts along the truth end with
+
+    def decisions(self, trajectory: Trajectory, states: States) -> Decisions:
+        return Decisions.per_state(trajectory, states)
+
+    def policy_scores(self, states: States) -> Float[Tensor, "Z L"]:
+        return states.scores  # the update does not use what was scored before it
+
+    def read(self, seen: dict[str, Tensor]) -> tuple[Float[Tensor, "s L"], Float[Tensor, "N V"] | None]:
+        logits = self.policy.predict(seen)
+        return self.policy.weigh(logits.detach(), seen).float(), logits
+
+    def objective(self, batch: Batch) -> Value:
+        hidden = batch.seen["hidden"]
+        assert batch.logits is not None
+        logp = -F.cross_entropy(batch.logits, batch.seen["truth"][hidden], reduction="none")
+        value = logp.new_zeros(hidden.shape).masked_scatter(hidden, logp).sum(1) / hidden.sum(1)
         return value, torch.zeros_like(value)
 
 
@@ -308,6 +342,7 @@ def decode_with(learned: Scheduler, teacher: Scheduler | None) -> tuple[Schedule
 METHODS = {
     "grpo": Method,
     "regression": Regression,
+    "tokens": Tokens,
     "imitation": Imitation,
     "ranking": WhereToUnmask,
     "bernoulli": Jazbec,

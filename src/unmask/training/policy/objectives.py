@@ -51,9 +51,9 @@ def policy_loss(
     config, policy = method.config, method.policy
     counts = counts or Counts.of(countable(rollout)[rows])
     seen = rollout.observed(rows)
-    scores = policy.score(seen).float()
+    scores, logits = method.read(seen)
     logv = policy.logv(scores, seen)
-    value, clipped = method.objective(Batch(rollout, rows, seen, scores, logv))
+    value, clipped = method.objective(Batch(rollout, rows, seen, scores, logv, logits))
     loss = -(value * rollout.live[rows].float()).sum() / counts.live
     divergence = grpo.categorical_kl(logv, reference_logv(policy, seen, reference)).sum() / counts.decisions
     if config.beta:

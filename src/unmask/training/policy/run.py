@@ -19,6 +19,7 @@ from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.general import General, blocks_for
 from unmask.schedulers.loading import describe_policy, load_scheduler
+from unmask.schedulers.opinion import Opinion, copy_denoiser, shape_of
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.schedulers.token_network import TokenNetwork, attention_shape, copy_attention
 from unmask.tasks.kinds import DEFAULT_PRESET, Data, GeneratedKind, find_kind, find_preset, require_kind
@@ -50,6 +51,11 @@ class PolicyRun(Placement):
                 f"training.objective {self.training.objective!r} learns the purpose {self.training.purpose}: "
                 f"set policy.purpose to it, got {self.policy.purpose!r}"
             )
+        if (self.policy.kind == "opinion") != (self.training.objective == "tokens"):
+            raise ValueError(
+                "objective tokens is how a policy of kind opinion learns, and no other: "
+                f"got kind {self.policy.kind!r} and objective {self.training.objective!r}"
+            )
 
 
 def load_run(task: str | None = None, preset: str | None = None, denoiser: str | None = None) -> PolicyRun:
@@ -71,7 +77,7 @@ def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
         raise ValueError(f"{name} has no configuration: expected one of this library's denoisers, got {type(denoiser)}")
     if config.kind == "grid" and not shape.grid:
         raise ValueError(
-            f"{name} is no denoiser of boards: policy.kind must be general, mlp, transformer or hidden, got grid"
+            f"{name} is no denoiser of boards: policy.kind must be general, opinion, mlp, transformer or hidden, got grid"
         )
     complete = dataclasses.replace(
         config,
@@ -82,6 +88,11 @@ def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
         hidden_width=shape.width,
         denoiser=name,
     )
+    if config.kind == "opinion":
+        policy = OrderPolicy(dataclasses.replace(complete, blocks=shape_of(denoiser)))
+        assert isinstance(policy.network, Opinion)
+        copy_denoiser(denoiser, policy.network)
+        return policy
     if config.kind != "general":
         return OrderPolicy(complete)
     if complete.per_token:
