@@ -31,6 +31,7 @@ KINDS = {
     "mlp": {"kind": "mlp", "width": 8},
     "transformer": {"kind": "transformer", "width": 8, "n_layers": 1},
     "hidden": {"kind": "hidden", "width": 8},
+    "general": {"kind": "general", "width": 64, "n_layers": 1, "token_width": 6},
 }
 
 
@@ -45,7 +46,7 @@ def test_rows_do_not_depend_on_their_batch(kind: str) -> None:
     """An untrained head doubts and paces at random, which moves plenty of tokens."""
     denoiser, policies = load_denoiser(NAME), [head(purpose, **KINDS[kind]) for purpose in ("doubt", "pace")]
     for decoding in (
-        Decoding(revision=Doubt(policies[0], 0.45, 1.0, 0.5)),
+        Decoding(revision=Doubt(policies[0], 0.45, 0.5, 0.5, 0.5)),
         Decoding(pace=LearnedPace(policies[1], 0.5), block=7),
     ):
         whole = unmask(denoiser, confidence, CANVAS, decoding, record=False)
@@ -70,24 +71,38 @@ class Suspicious(OrderPolicy):
         return torch.where(fifth, 0.9, 0.2).logit().expand(seen["tokens"].shape)
 
 
-@pytest.mark.parametrize(("also", "others"), [(1.0, False), (0.2, True)])
-def test_a_doubt_takes_others_of_its_row_along(also: float, others: bool) -> None:
-    decoding = Decoding(revision=Doubt(Suspicious(), 0.5, also))
+@pytest.mark.parametrize("keep", [0.0, 0.3, 1.0])
+def test_a_doubted_row_keeps_a_part_of_its_surest_tokens(keep: float) -> None:
+    decoding = Decoding(revision=Doubt(Suspicious(), 0.5, keep, chance=1.0))
     found = unmask(load_denoiser(NAME), confidence, CANVAS, decoding, record=False).revisions
     assert found is not None
     hidden = CANVAS.tokens == 0
     first = found.step == hidden.sum(1)[found.row]  # the look at the complete board
     taken = torch.zeros_like(hidden).index_put((found.row[first], found.position[first]), torch.tensor(True))
     fifth = hidden & (torch.arange(16) % 5 == 0)
-    assert torch.equal(taken, hidden & fifth.any(1, keepdim=True) if others else fifth)
+    for row in range(len(hidden)):
+        surest = torch.nonzero(hidden[row] & ~fifth[row])[:, 0][: int(keep * hidden[row].sum())]
+        expected = hidden[row].clone() if fifth[row].any() else torch.zeros_like(hidden[row])
+        expected[surest] = False
+        assert torch.equal(taken[row], expected)
+
+
+def test_a_row_that_fails_again_keeps_another_part() -> None:
+    decoding = Decoding(revision=Doubt(Suspicious(), 0.5, 0.8, chance=0.5))
+    found = unmask(load_denoiser(NAME), confidence, CANVAS, decoding, record=False).revisions
+    assert found is not None
+    looks = [
+        found.position[(found.row == 0) & (found.step == step)].tolist() for step in found.step[found.row == 0].unique()
+    ]
+    assert len(looks) > 2 and len({tuple(look) for look in looks[:-1]}) > 1  # the last one ends the budget
 
 
 def test_heads_are_loaded_by_folder_and_for_their_purpose(tmp_path: Path) -> None:
     denoiser = load_denoiser(NAME)
     for purpose in ("doubt", "pace"):
         head(purpose).save_pretrained(tmp_path / purpose)
-    made = unmask(denoiser, confidence, CANVAS, Decoding(revision=Doubt(head("doubt"), also=1.0)))
-    named = unmask(denoiser, confidence, CANVAS, Decoding(revision=f"doubt:also=1:head={tmp_path / 'doubt'}"))
+    made = unmask(denoiser, confidence, CANVAS, Decoding(revision=Doubt(head("doubt"), 0.5)))
+    named = unmask(denoiser, confidence, CANVAS, Decoding(revision=f"doubt:p=0.5:head={tmp_path / 'doubt'}"))
     assert torch.equal(made.order, named.order)
     paced = unmask(denoiser, confidence, CANVAS, Decoding(pace=f"learned:p=0.5:head={tmp_path / 'pace'}"))
     assert paced.steps < made.steps
