@@ -25,7 +25,7 @@ from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import PolicyRun, build_policy, run_policy_training
 
 NAME = "sudoku-4x4-imperfect"
-CANVAS = SudokuTask.generate(6, 4, "6-7", "test", 0).canvas(range(6))
+CANVAS = SudokuTask.generate(6, 4, "6-7", "test", 0).canvas(range(6)).seeded(torch.arange(6))
 KINDS = {
     "grid": {"kind": "grid", "width": 8},
     "mlp": {"kind": "mlp", "width": 8},
@@ -46,7 +46,7 @@ def test_rows_do_not_depend_on_their_batch(kind: str) -> None:
     """An untrained head doubts and paces at random, which moves plenty of tokens."""
     denoiser, policies = load_denoiser(NAME), [head(purpose, **KINDS[kind]) for purpose in ("doubt", "pace")]
     for decoding in (
-        Decoding(revision=Doubt(policies[0], 0.45, 0.5, 0.5, 0.5)),
+        Decoding(revision=Doubt(policies[0], 0.45, 0.5, after=0.5)),
         Decoding(pace=LearnedPace(policies[1], 0.5), block=7),
     ):
         whole = unmask(denoiser, confidence, CANVAS, decoding, record=False)
@@ -73,7 +73,7 @@ class Suspicious(OrderPolicy):
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 1.0])
 def test_a_doubted_row_keeps_a_part_of_its_surest_tokens(keep: float) -> None:
-    decoding = Decoding(revision=Doubt(Suspicious(), 0.5, keep, chance=1.0))
+    decoding = Decoding(revision=Doubt(Suspicious(), 0.5, keep))
     found = unmask(load_denoiser(NAME), confidence, CANVAS, decoding, record=False).revisions
     assert found is not None
     hidden = CANVAS.tokens == 0
@@ -87,14 +87,18 @@ def test_a_doubted_row_keeps_a_part_of_its_surest_tokens(keep: float) -> None:
         assert torch.equal(taken[row], expected)
 
 
-def test_a_row_that_fails_again_keeps_another_part() -> None:
-    decoding = Decoding(revision=Doubt(Suspicious(), 0.5, 0.8, chance=0.5))
-    found = unmask(load_denoiser(NAME), confidence, CANVAS, decoding, record=False).revisions
-    assert found is not None
-    looks = [
-        found.position[(found.row == 0) & (found.step == step)].tolist() for step in found.step[found.row == 0].unique()
-    ]
-    assert len(looks) > 2 and len({tuple(look) for look in looks[:-1]}) > 1  # the last one ends the budget
+def test_what_was_kept_is_to_blame_if_the_row_fails_again() -> None:
+    """Without blame a row keeps the same tokens whenever it is looked at."""
+    hidden = torch.nonzero(CANVAS.tokens[0] == 0)[:, 0].tolist()
+    keeps = {}
+    for blame in (0.0, 0.5):
+        decoding = Decoding(revision=Doubt(Suspicious(), 0.5, 0.4, blame), revision_budget=1.5)
+        found = unmask(load_denoiser(NAME), confidence, CANVAS.rows(slice(1)), decoding, record=False).revisions
+        assert found is not None
+        looks = [found.position[found.step == step].tolist() for step in found.step.unique()]
+        keeps[blame] = [set(hidden) - set(look) for look in looks[:2]]
+    assert keeps[0.0][0] == keeps[0.0][1] == keeps[0.5][0] and len(keeps[0.0][0]) == int(0.4 * len(hidden))
+    assert keeps[0.5][0].isdisjoint(keeps[0.5][1])
 
 
 def test_heads_are_loaded_by_folder_and_for_their_purpose(tmp_path: Path) -> None:

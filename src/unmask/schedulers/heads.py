@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.decoding.draws import REVISION_NOISE
 from unmask.decoding.guidance import DenoiserWrapper
 from unmask.decoding.paces import take_best, take_first
 from unmask.decoding.protocols import Denoiser, Pace, Revision, View
@@ -31,14 +30,13 @@ PER_ROW = (
 """The attributes of a view that have a row per live row, or are None."""
 
 
-def doubt(p: float = 0.7, keep: float = 0.25, chance: float = 0.85, after: float = 1.0, head: str = "") -> Revision:
-    """In rows with a token that is wrong with probability > p, hide all but a part of the surest tokens.
+def doubt(p: float = 0.7, keep: float = 0.25, blame: float = 0.5, after: float = 1.0, head: str = "") -> Revision:
+    """In rows with a token that is wrong with probability > p, hide all tokens but the share ``keep`` that is doubted least.
 
-    Of the share ``keep`` of a row's tokens that are doubted least, each stays with probability ``chance``, so that a row that fails
-    again is decoded from another part. Rows are looked at once a share ``after`` of the block is revealed. ``head`` is a folder; by
-    default the shipped one.
+    If such a row fails again, what was kept is to blame: the logits of those tokens rise by ``blame``, so that others are kept.
+    Rows are looked at once a share ``after`` of the block is revealed. ``head`` is a folder; by default the shipped one.
     """
-    return Bindable("doubt", head, lambda policy: Doubt(policy, p, keep, chance, after))
+    return Bindable("doubt", head, lambda policy: Doubt(policy, p, keep, blame, after))
 
 
 def learned(p: float = 0.9, head: str = "") -> Pace:
@@ -74,7 +72,7 @@ class Doubt:
     policy: OrderPolicy
     p: float = 0.7
     keep: float = 0.25
-    chance: float = 0.85
+    blame: float = 0.5
     after: float = 1.0
 
     @property
@@ -86,23 +84,25 @@ class Doubt:
         rows = self.ripe(view, standing)
         if not len(rows):
             return doubts
+        if "blame" not in view.memory:
+            shape = (int(view.rows.max()) + 1, view.tokens.shape[1])
+            view.memory["blame"] = torch.zeros(shape, device=view.tokens.device)
+        blame = view.memory["blame"]
         here, view, standing = take_rows(rows, view, standing)
-        wrong = self.wrong(view, standing)
+        score = self.policy.score(observe_standing(self.policy, view, standing))[standing.at].float()
+        wrong = score.sigmoid()
         # One token that is surely wrong has misled others, and which ones is less sure than that there are any.
         doubted = view.dense(wrong, 0.0, standing.at).amax(1, keepdim=True) > self.p
         share = (self.keep * torch.bincount(standing.at[0], minlength=len(rows))).long()
-        surest = take_first(share, view.dense(-wrong, at=standing.at)) & (view.uniform(REVISION_NOISE) < self.chance)
-        stays = (surest | ~doubted)[standing.at] & (wrong <= self.p)
-        return doubts.masked_scatter(here, wrong.masked_fill(stays, -torch.inf))
+        trust = view.dense(-score - blame[view.rows][standing.at], at=standing.at)
+        kept = take_first(share, trust) & doubted & (view.dense(wrong, 1.0, standing.at) <= self.p)
+        blame[view.rows] += self.blame * kept
+        return doubts.masked_scatter(here, wrong.masked_fill((kept | ~doubted)[standing.at], -torch.inf))
 
     def ripe(self, view: View, standing: Standing) -> Int[Tensor, "r"]:
         """The rows that are looked at."""
         stand = torch.bincount(standing.at[0], minlength=len(view.rows))
         return torch.nonzero((stand > 0) & (stand >= self.after * (stand + view.eligible.sum(1))))[:, 0]
-
-    def wrong(self, view: View, standing: Standing) -> Float[Tensor, "N"]:
-        """The probability that each token is wrong."""
-        return self.policy.score(observe_standing(self.policy, view, standing))[standing.at].float().sigmoid()
 
 
 @dataclass(frozen=True)
