@@ -31,7 +31,7 @@ class Paces(GridStudy):
 
     schedulers: tuple[str, ...] = ("confidence", "sas")
     paces: tuple[str, ...] = (
-        *(f"learned:p={p}" for p in (0.99, 0.97, 0.93, 0.85)),
+        *(f"learned:p={p}" for p in (0.999, 0.995, 0.99, 0.97)),
         *(f"threshold:p={p}" for p in (0.94, 0.9, 0.7)),
         *(f"factor:f={f}" for f in (0.25, 0.5, 1.0)),
         *(f"entropy_bound:gamma={gamma}" for gamma in (0.1, 0.5, 2.0)),

@@ -39,7 +39,7 @@ def doubt(p: float = 0.7, keep: float = 0.25, blame: float = 0.5, after: float =
     return Bindable("doubt", head, lambda policy: Doubt(policy, p, keep, blame, after))
 
 
-def learned(p: float = 0.9, head: str = "") -> Pace:
+def learned(p: float = 0.99, head: str = "") -> Pace:
     """Reveal the positions whose likeliest token is final with probability > p; the best one in rows where none is."""
     return Bindable("pace", head, lambda policy: LearnedPace(policy, p))
 
@@ -110,7 +110,7 @@ class LearnedPace:
     """A pace: what ``policy`` holds to be final with a probability above ``p``."""
 
     policy: OrderPolicy
-    p: float = 0.9
+    p: float = 0.99
 
     @property
     def prices_all(self) -> bool:
