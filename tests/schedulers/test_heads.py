@@ -25,12 +25,13 @@ from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import PolicyRun, build_policy, run_policy_training
 
 NAME = "sudoku-4x4-imperfect"
-CANVAS = SudokuTask.generate(6, 4, "6-7", "test", 0).canvas(range(6))
+CANVAS = SudokuTask.generate(6, 4, "6-7", "test", 0).canvas(range(6)).seeded(torch.arange(6))
 KINDS = {
     "grid": {"kind": "grid", "width": 8},
     "mlp": {"kind": "mlp", "width": 8},
     "transformer": {"kind": "transformer", "width": 8, "n_layers": 1},
     "hidden": {"kind": "hidden", "width": 8},
+    "general": {"kind": "general", "width": 64, "n_layers": 1, "token_width": 6},
 }
 
 
@@ -45,7 +46,7 @@ def test_rows_do_not_depend_on_their_batch(kind: str) -> None:
     """An untrained head doubts and paces at random, which moves plenty of tokens."""
     denoiser, policies = load_denoiser(NAME), [head(purpose, **KINDS[kind]) for purpose in ("doubt", "pace")]
     for decoding in (
-        Decoding(revision=Doubt(policies[0], 0.45, 1.0, 0.5)),
+        Decoding(revision=Doubt(policies[0], 0.45, 0.5, after=0.5)),
         Decoding(pace=LearnedPace(policies[1], 0.5), block=7),
     ):
         whole = unmask(denoiser, confidence, CANVAS, decoding, record=False)
@@ -70,24 +71,42 @@ class Suspicious(OrderPolicy):
         return torch.where(fifth, 0.9, 0.2).logit().expand(seen["tokens"].shape)
 
 
-@pytest.mark.parametrize(("also", "others"), [(1.0, False), (0.2, True)])
-def test_a_doubt_takes_others_of_its_row_along(also: float, others: bool) -> None:
-    decoding = Decoding(revision=Doubt(Suspicious(), 0.5, also))
+@pytest.mark.parametrize("keep", [0.0, 0.3, 1.0])
+def test_a_doubted_row_keeps_a_part_of_its_surest_tokens(keep: float) -> None:
+    decoding = Decoding(revision=Doubt(Suspicious(), 0.5, keep))
     found = unmask(load_denoiser(NAME), confidence, CANVAS, decoding, record=False).revisions
     assert found is not None
     hidden = CANVAS.tokens == 0
     first = found.step == hidden.sum(1)[found.row]  # the look at the complete board
     taken = torch.zeros_like(hidden).index_put((found.row[first], found.position[first]), torch.tensor(True))
     fifth = hidden & (torch.arange(16) % 5 == 0)
-    assert torch.equal(taken, hidden & fifth.any(1, keepdim=True) if others else fifth)
+    for row in range(len(hidden)):
+        surest = torch.nonzero(hidden[row] & ~fifth[row])[:, 0][: int(keep * hidden[row].sum())]
+        expected = hidden[row].clone() if fifth[row].any() else torch.zeros_like(hidden[row])
+        expected[surest] = False
+        assert torch.equal(taken[row], expected)
+
+
+def test_what_was_kept_is_to_blame_if_the_row_fails_again() -> None:
+    """Without blame a row keeps the same tokens whenever it is looked at."""
+    hidden = torch.nonzero(CANVAS.tokens[0] == 0)[:, 0].tolist()
+    keeps = {}
+    for blame in (0.0, 0.5):
+        decoding = Decoding(revision=Doubt(Suspicious(), 0.5, 0.4, blame), revision_budget=1.5)
+        found = unmask(load_denoiser(NAME), confidence, CANVAS.rows(slice(1)), decoding, record=False).revisions
+        assert found is not None
+        looks = [found.position[found.step == step].tolist() for step in found.step.unique()]
+        keeps[blame] = [set(hidden) - set(look) for look in looks[:2]]
+    assert keeps[0.0][0] == keeps[0.0][1] == keeps[0.5][0] and len(keeps[0.0][0]) == int(0.4 * len(hidden))
+    assert keeps[0.5][0].isdisjoint(keeps[0.5][1])
 
 
 def test_heads_are_loaded_by_folder_and_for_their_purpose(tmp_path: Path) -> None:
     denoiser = load_denoiser(NAME)
     for purpose in ("doubt", "pace"):
         head(purpose).save_pretrained(tmp_path / purpose)
-    made = unmask(denoiser, confidence, CANVAS, Decoding(revision=Doubt(head("doubt"), also=1.0)))
-    named = unmask(denoiser, confidence, CANVAS, Decoding(revision=f"doubt:also=1:head={tmp_path / 'doubt'}"))
+    made = unmask(denoiser, confidence, CANVAS, Decoding(revision=Doubt(head("doubt"), 0.5)))
+    named = unmask(denoiser, confidence, CANVAS, Decoding(revision=f"doubt:p=0.5:head={tmp_path / 'doubt'}"))
     assert torch.equal(made.order, named.order)
     paced = unmask(denoiser, confidence, CANVAS, Decoding(pace=f"learned:p=0.5:head={tmp_path / 'pace'}"))
     assert paced.steps < made.steps

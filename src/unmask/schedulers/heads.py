@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,23 +17,29 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.guidance import DenoiserWrapper
-from unmask.decoding.paces import take_best
+from unmask.decoding.paces import take_best, take_first
 from unmask.decoding.protocols import Denoiser, Pace, Revision, View
 from unmask.decoding.standing import Standing
 from unmask.schedulers.loading import load_head
 from unmask.schedulers.policy import OrderPolicy
 
+PER_ROW = (
+    *("tokens", "attention", "hidden", "eligible", "index", "place", "rows", "total", "states", "seeds", "reference"),
+    "quota",
+)
+"""The attributes of a view that have a row per live row, or are None."""
 
-def doubt(p: float = 0.7, also: float = 0.07, after: float = 1.0, head: str = "") -> Revision:
-    """Hide the tokens that are wrong with probability > p, and in their rows those with probability > also·p.
 
-    Rows are looked at once a share ``after`` of the block is revealed. When a canvas comes back, only those above 2·also·p are
-    taken along, then 4·also·p, and in the end it stays. ``head`` is a folder; by default the shipped one.
+def doubt(p: float = 0.7, keep: float = 0.25, blame: float = 0.5, after: float = 1.0, head: str = "") -> Revision:
+    """In rows with a token that is wrong with probability > p, hide all tokens but the share ``keep`` that is doubted least.
+
+    If such a row fails again, what was kept is to blame: the logits of those tokens rise by ``blame``, so that others are kept.
+    Rows are looked at once a share ``after`` of the block is revealed. ``head`` is a folder; by default the shipped one.
     """
-    return Bindable("doubt", head, lambda policy: Doubt(policy, p, also, after))
+    return Bindable("doubt", head, lambda policy: Doubt(policy, p, keep, blame, after))
 
 
-def learned(p: float = 0.9, head: str = "") -> Pace:
+def learned(p: float = 0.99, head: str = "") -> Pace:
     """Reveal the positions whose likeliest token is final with probability > p; the best one in rows where none is."""
     return Bindable("pace", head, lambda policy: LearnedPace(policy, p))
 
@@ -66,7 +71,8 @@ class Doubt:
 
     policy: OrderPolicy
     p: float = 0.7
-    also: float = 0.07
+    keep: float = 0.25
+    blame: float = 0.5
     after: float = 1.0
 
     @property
@@ -74,26 +80,29 @@ class Doubt:
         return self.policy.prices_all
 
     def __call__(self, view: View, standing: Standing) -> Float[Tensor, "N"]:
-        row = standing.at[0]
-        stand = torch.bincount(row, minlength=len(view.rows))
-        ripe = stand >= self.after * (stand + view.eligible.sum(1))
-        if not bool((ripe & (stand > 0)).any()):
-            return torch.full_like(standing.reveal_logp, -torch.inf)
-        wrong = self.policy.score(observe_standing(self.policy, view, standing))[standing.at].float().sigmoid()
-        # One token that is surely wrong has misled others, which are less so.
-        most = torch.zeros_like(stand, dtype=wrong.dtype).scatter_reduce(0, row, wrong, "amax")
-        least = self._least(view, ripe & (most > self.p))
-        return wrong.masked_fill(wrong <= least[row], -torch.inf)
+        doubts = torch.full_like(standing.reveal_logp, -torch.inf)
+        rows = self.ripe(view, standing)
+        if not len(rows):
+            return doubts
+        if "blame" not in view.memory:
+            shape = (int(view.rows.max()) + 1, view.tokens.shape[1])
+            view.memory["blame"] = torch.zeros(shape, device=view.tokens.device)
+        blame = view.memory["blame"]
+        here, view, standing = take_rows(rows, view, standing)
+        score = self.policy.score(observe_standing(self.policy, view, standing))[standing.at].float()
+        wrong = score.sigmoid()
+        # One token that is surely wrong has misled others, and which ones is less sure than that there are any.
+        doubted = view.dense(wrong, 0.0, standing.at).amax(1, keepdim=True) > self.p
+        share = (self.keep * torch.bincount(standing.at[0], minlength=len(rows))).long()
+        trust = view.dense(-score - blame[view.rows][standing.at], at=standing.at)
+        kept = take_first(share, trust) & doubted & (view.dense(wrong, 1.0, standing.at) <= self.p)
+        blame[view.rows] += self.blame * kept
+        return doubts.masked_scatter(here, wrong.masked_fill((kept | ~doubted)[standing.at], -torch.inf))
 
-    def _least(self, view: View, doubted: Bool[Tensor, "b"]) -> Float[Tensor, "b"]:
-        """The least doubt that is taken along. It doubles whenever a canvas comes back, so that something else is tried."""
-        known, least = view.memory.setdefault("doubt", Counter()), torch.full(doubted.shape, torch.inf)
-        for row in torch.nonzero(doubted)[:, 0].tolist():
-            canvas = (int(view.rows[row]), *view.tokens[row].tolist())
-            bound = self.also * self.p * 2 ** known[canvas]
-            least[row] = bound if bound <= self.p else torch.inf
-            known[canvas] += 1
-        return least.to(doubted.device)
+    def ripe(self, view: View, standing: Standing) -> Int[Tensor, "r"]:
+        """The rows that are looked at."""
+        stand = torch.bincount(standing.at[0], minlength=len(view.rows))
+        return torch.nonzero((stand > 0) & (stand >= self.after * (stand + view.eligible.sum(1))))[:, 0]
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,7 @@ class LearnedPace:
     """A pace: what ``policy`` holds to be final with a probability above ``p``."""
 
     policy: OrderPolicy
-    p: float = 0.9
+    p: float = 0.99
 
     @property
     def prices_all(self) -> bool:
@@ -119,10 +128,32 @@ def observe_standing(policy: OrderPolicy, view: View, standing: Standing) -> dic
     best, confidence = prices.best.clone(), prices.confidence.clone()
     best[known:], confidence[known:] = standing.token, standing.logp
     at = (torch.cat([view.at[0], standing.at[0]]), torch.cat([view.at[1], standing.at[1]]))
-    seen = policy.observe(replace(inner_view(view), at=at, prices=prices.alter(best=best, confidence=confidence)))
-    if policy.config.kind == "grid":  # which reads the distributions of what is called hidden
+    altered = replace(inner_view(view), at=at, prices=prices.alter(best=best, confidence=confidence))
+    seen = policy.observe(altered)
+    if policy.config.kind in ("grid", "general"):  # which read the distributions of what is called hidden
         seen["hidden"] = seen["confidence"].isfinite()
     return seen
+
+
+def take_rows(rows: Int[Tensor, "r"], view: View, standing: Standing) -> tuple[Bool[Tensor, "N"], View, Standing]:
+    """Which tokens stand in these rows, the rows, and their tokens."""
+    place = torch.full((len(view.rows),), -1, device=rows.device).index_put(
+        (rows,), torch.arange(len(rows), device=rows.device)
+    )
+    priced, kept = (place[row] >= 0 for row in (view.at[0], standing.at[0]))
+    at, here = (
+        (place[row[part]], position[part]) for (row, position), part in ((view.at, priced), (standing.at, kept))
+    )
+    per_row = {name: getattr(view, name) for name in PER_ROW}
+    view = replace(
+        view,
+        **{name: None if value is None else value[rows] for name, value in per_row.items()},
+        at=at,
+        prices=view.prices.take(priced),
+    )
+    of_tokens = {name: getattr(standing, name)[kept] for name in ("token", "reveal_logp")}
+    of_rows = {name: getattr(standing, name)[rows] for name in ("quota", "left")}
+    return kept, view, Standing(at=here, prices=standing.prices.take(kept), **of_tokens, **of_rows)
 
 
 def inner_view(view: View) -> View:

@@ -45,7 +45,7 @@ class TokenNetwork(nn.Module):
         self.register_buffer("near", None if related is None else _list_near(related), persistent=False)
         tokens = [token for token in range(vocab_size) if token != mask_id]
         self.register_buffer("columns", torch.tensor(tokens), persistent=False)
-        self.n_features, self.vocab_size = n_features, vocab_size
+        self.n_features, self.vocab_size, self.mask_id = n_features, vocab_size, mask_id
         self.position = nn.Linear(n_features, width)
         self.distribution = nn.Linear(PER_TOKEN, width, bias=False)
         self.known = nn.Linear(1, width)
@@ -62,9 +62,9 @@ class TokenNetwork(nn.Module):
         real: Bool[Tensor, "b L"] | None,
         at: Place,
     ) -> Float[Tensor, "N"]:
-        """Of the hidden positions ``at``."""
+        """Of the hidden positions ``at``, and of those whose token stands to be doubted."""
         states = states.to(features.dtype)
-        vectors, best = self._hidden_vectors(features[at])
+        vectors, best = self._hidden_vectors(features[at], tokens[at])
         known = self.known(torch.eye(self.vocab_size, device=tokens.device)[:, self.columns, None]) + self.token
         look = self._look_from(states, tokens, real, at)
         *before, last = self.layers
@@ -72,11 +72,13 @@ class TokenNetwork(nn.Module):
             vectors = layer(vectors, known, states, at, look)
         return self.readout(self.norm(last(vectors, known, states, at, look, best)))[:, 0]
 
-    def _hidden_vectors(self, features: Float[Tensor, "N F"]) -> tuple[Float[Tensor, "N V d"], Int[Tensor, "N"]]:
-        """The vectors of hidden positions, and the likeliest token of each as a column."""
+    def _hidden_vectors(
+        self, features: Float[Tensor, "N F"], tokens: Int[Tensor, "N"]
+    ) -> tuple[Float[Tensor, "N V d"], Int[Tensor, "N"]]:
+        """The vectors of the positions, and as a column the token of each that is scored: the likeliest, or the one that stands."""
         of_position, of_tokens = features.split([self.n_features, 2 * self.vocab_size], dim=1)
         p, logp = (x[:, self.columns] for x in of_tokens.chunk(2, dim=1))
-        best = logp.argmax(1)
+        best = torch.where(tokens == self.mask_id, logp.argmax(1), tokens - (tokens > self.mask_id).long())
         read = torch.stack([p, logp, F.one_hot(best, p.shape[1]).to(p.dtype)], dim=-1)
         return self.distribution(read) + self.position(of_position)[:, None] + self.token, best
 

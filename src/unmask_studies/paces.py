@@ -1,0 +1,137 @@
+"""How many positions per step: every pace at several settings, with confidence and with the learned order, accuracy against calls.
+
+Each denoiser decodes its own problems: boards with Rao's clues, sums. A learned pace is measured where its head ships.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from unmask.decoding.options import Decoding
+from unmask.decoding.paces import load_pace
+from unmask.evaluation.evaluate import Report, Row
+from unmask.report import figures
+from unmask.schedulers.loading import list_heads, load_scheduler
+from unmask_studies.reports import difference, evaluate_scheduler, get_denoiser, join_reports
+from unmask_studies.sets import ProblemSet, Sets
+from unmask_studies.study import Findings, GridStudy, Key, Result, Results
+from unmask_studies.tables import Cell, Table, TableRow, against, describe, label, limits, points_gap, solved
+from unmask_studies.text.study import Texts
+
+SEQUENTIAL = "top"
+"""One position per step."""
+LEARNED = "learned"
+
+
+@dataclass(frozen=True)
+class Paces(GridStudy):
+    """``schedulers`` × ``paces`` for two denoisers; ``budgets`` are step budgets, the fixed numbers per step among them."""
+
+    schedulers: tuple[str, ...] = ("confidence", "sas")
+    paces: tuple[str, ...] = (
+        *(f"learned:p={p}" for p in (0.999, 0.995, 0.99, 0.97)),
+        *(f"threshold:p={p}" for p in (0.94, 0.9, 0.7)),
+        *(f"factor:f={f}" for f in (0.25, 0.5, 1.0)),
+        *(f"entropy_bound:gamma={gamma}" for gamma in (0.1, 0.5, 2.0)),
+        *(f"kl_stable:p={p}" for p in (0.9, 0.7)),
+        *(f"less:p={p}" for p in (0.9, 0.7)),
+    )
+    budgets: tuple[int, ...] = (16, 12, 8)
+    boards: str = "sudoku-9x9-imperfect"
+    text: str = "arithmetic"
+    sums: int = 400
+    sets: Sets = field(default_factory=Sets)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for pace in self.paces:
+            load_pace(pace)
+        if not self.schedulers:
+            raise ValueError("expected at least one scheduler, got none")
+
+    @property
+    def problems(self) -> dict[str, ProblemSet | Texts]:
+        """Denoiser → its problems, loaded when they are measured."""
+        found: dict[str, ProblemSet | Texts] = {}
+        if self.boards and self.sets.generated:
+            found[self.boards] = next(iter(self.sets.by_name().values()))
+        return found | ({self.text: Texts(self.sums, seed=self.seed)} if self.text and self.sums else {})
+
+    def rules_for(self, denoiser: str) -> dict[str, Decoding]:
+        """Name → decoding, without the learned pace where no head ships."""
+        learned = denoiser in list_heads("pace")
+        paces = [pace for pace in self.paces if learned or not pace.startswith(LEARNED)]
+        budgets = {f"{steps} steps": Decoding(steps=steps) for steps in self.budgets}
+        return {SEQUENTIAL: Decoding()} | budgets | {pace: Decoding(pace=load_pace(pace)) for pace in paces}
+
+    def grid(self) -> list[Key]:
+        keys: list[Key] = [
+            (denoiser, scheduler, rule)
+            for denoiser in self.problems
+            for scheduler in self.schedulers
+            for rule in self.rules_for(denoiser)
+        ]
+        if not keys:
+            raise ValueError("there are no problems: leave out --no-generated")
+        return keys
+
+    def measure(self, key: Key, folder: Path) -> Result:
+        denoiser, scheduler, rule = map(str, key)
+        found = self.problems[denoiser]
+        problems = found.problems(denoiser) if isinstance(found, Texts) else found.load()
+        loaded = (scheduler, load_scheduler(scheduler, get_denoiser(denoiser), denoiser))
+        return evaluate_scheduler(problems, denoiser, loaded, self.seed, self.rules_for(denoiser)[rule])
+
+    def findings(self, results: Results) -> Findings:
+        tables, plots, reports = [], {}, []
+        for denoiser in self.problems:
+            keys = [(scheduler, rule) for scheduler in self.schedulers for rule in self.rules_for(denoiser)]
+            report = join_reports([results[denoiser, *key] for key in keys], "")
+            named = [replace(row, decoding=rule) for row, (_, rule) in zip(report.rows, keys, strict=True)]
+            reports.append(replace(report, rows=named))
+            tables.append(_table(reports[-1]))
+            plots[f"paces-{denoiser}"] = _figure(reports[-1])
+        return Findings(tables, plots, reports)
+
+
+def find_rival(row: Row, others: list[Row]) -> Row | None:
+    """The best of what is as cheap or cheaper."""
+    cheaper = [other for other in others if other is not row and other.denoiser_calls <= row.denoiser_calls]
+    return max(cheaper, key=lambda other: other.exact, default=None)
+
+
+def _table(report: Report) -> Table:
+    plain = {row.scheduler: row for row in report.rows if row.decoding == SEQUENTIAL}
+    rows: list[TableRow] = []
+    for row in sorted(report.rows, key=lambda row: row.denoiser_calls):
+        rival, base = find_rival(row, report.rows), plain[row.scheduler]
+        leads = rival is None or row.exact > rival.exact
+        rows.append(
+            {
+                "how many per step": row.decoding,
+                "scheduler": label(row.scheduler),
+                "calls": f"{row.denoiser_calls:.1f}",
+                "share of the calls": f"{row.denoiser_calls / base.denoiser_calls:.2f}",
+                "solved %": Cell(solved(row), leads and rival is not None and difference(row, rival).low > 0),
+                "against one per step": "" if row is base else against(row, base),
+                "against what is cheaper": "" if rival is None else points_gap(difference(row, rival)),
+                "on the frontier": "yes" if leads else "",
+            }
+        )
+    note = (
+        "Sorted by denoiser calls per problem. On the frontier: nothing as cheap or cheaper solves as many. Against what is "
+        "cheaper: the best of those, paired; bold: the 95 % interval excludes 0."
+    )
+    return Table.of(describe(report), rows, note)
+
+
+def _figure(report: Report) -> Any:
+    """A line per kind of pace and scheduler."""
+    series: dict[str, list[tuple[float, figures.Point]]] = {}
+    for row in report.rows:
+        kind = "fixed budgets" if row.decoding.endswith(("steps", SEQUENTIAL)) else row.decoding.partition(":")[0]
+        name = f"{kind.replace('_', ' ')}, {label(row.scheduler)}"
+        series.setdefault(name, []).append((row.denoiser_calls, figures.share(row.decoding, limits(row))))
+    return figures.frontier(series, "denoiser calls per problem", "solved, %")
