@@ -14,10 +14,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.draws import BERNOULLI_NOISE
-from unmask.decoding.protocols import Pace, View
+from unmask.decoding.protocols import Pace, View, reads_prices
 from unmask.runs.names import EntryPoints, build
 
 
+@reads_prices
 def top(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
     """The best ``quota`` of each row: the fixed top-b of L–B–T decoding, one position when there is no step budget."""
     most = view.most if quota is view.quota and view.most else int(quota.max())
@@ -27,6 +28,7 @@ def top(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool
 def threshold(p: float = 0.9) -> Pace:
     """{p̂ > p}; the best one in rows where none passes."""
 
+    @reads_prices
     def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
         sure = view.eligible & (view.confidence.exp() > p)
         return sure | (take_best(view, keys) & ~sure.any(1, keepdim=True))
@@ -37,6 +39,7 @@ def threshold(p: float = 0.9) -> Pace:
 def factor(f: float = 1.0) -> Pace:
     """Accept the n-th while p̂_(n) ≥ 1 − f/(n+1) (Fast-dLLM)."""
 
+    @reads_prices
     def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
         order = _ranking(keys)
         n = torch.arange(1, keys.shape[1] + 1, device=keys.device)

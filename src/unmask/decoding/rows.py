@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.block_rule import BlockRule
+from unmask.decoding.kv_store import Place
 from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import constant, device_ids
 from unmask.decoding.protocols import Canvas, Denoiser, Focus, takes_focus
@@ -112,11 +113,12 @@ class LiveRows:
         """The live rows of a tensor of the caller's batch."""
         return values if len(self.rows) == len(values) else values[self.rows]
 
-    def focus(self) -> Focus:
+    def focus(self, at: Place | None = None) -> Focus:
         current = self._current()
         assert self.spans is not None
         numbers = tuple(current.cpu().tolist()) if self.numbers is None else self.numbers
-        return Focus(self.rows, current, self.block == current[:, None], self.step, numbers, self.spans.common(numbers))
+        span = self.spans.common(numbers)
+        return Focus(self.rows, current, self.block == current[:, None], self.step, numbers, span, at)
 
     def quota(self) -> Int[Tensor, "b"]:
         """n // T, and one more in the first n % T steps of a block of n positions and T steps; 1 without a budget of steps."""
