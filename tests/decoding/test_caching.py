@@ -101,7 +101,9 @@ def test_the_last_block_computes_what_is_priced(family: str, cache: Cache) -> No
     denoiser = model(family)
     canvas = canvases(denoiser)
     del canvas["attention"]
-    canvas["tokens"] = canvas["tokens"].masked_fill(canvas["region"], denoiser.mask_id)  # all rows are in the same block
+    canvas["tokens"] = canvas["tokens"].masked_fill(
+        canvas["region"], denoiser.mask_id
+    )  # all rows are in the same block
     last = denoiser.blocks[-1]
     assert isinstance(last, Block)
     rows: list[int] = []
