@@ -10,16 +10,19 @@ from typing import Any
 import pytest
 import torch
 
+from support.canvases import canvases
 from support.commands import Call
+from support.denoisers import opinionated
 from support.pretend_device import NAME, THERE, PretendDevice
 from unmask.cli.main import COMMANDS
 from unmask.cli.shell import list_options, resolve
 from unmask.denoisers.placement import Placement, find_device
 from unmask.runs.processes import ProcessGroup
+from unmask.theory.claims import claims
 
 RUN_A_DENOISER = [
     *("generate", "evaluate", "lm-eval", "train", "finetune", "pretrain"),
-    *("decode", "trace", "play", "demo"),
+    *("decode", "trace", "play", "demo", "verify"),
 ]
 BOARD = "12.4.41221.34.21"
 EVALUATE = [
@@ -54,7 +57,9 @@ def test_a_device_that_is_not_there_is_one_line(command: Call) -> None:
     assert "did you mean 'cuda'" in error
 
 
-@pytest.mark.parametrize("line", [["decode", BOARD], ["trace", BOARD, "--denoiser", "sudoku-4x4"], ["play"], ["demo"]])
+@pytest.mark.parametrize(
+    "line", [["decode", BOARD], ["trace", BOARD, "--denoiser", "sudoku-4x4"], ["play"], ["demo"], ["verify"]]
+)
 def test_a_missing_device_stops_every_command(command: Call, tmp_path: Path, line: list[str]) -> None:
     out = ["--out", str(tmp_path / "out")] if line[0] in ("trace", "demo") else []
     code, _, error = command(*line, *out, "--device", "cuda")
@@ -120,6 +125,17 @@ def test_an_evaluation_elsewhere_is_the_same(command: Call, tmp_path: Path) -> N
         reports.append(json.loads(place.read_text())["rows"])
     for here, there in zip(*reports, strict=True):
         assert {**here, "seconds": 0} == {**there, "seconds": 0}
+
+
+def test_the_theorems_elsewhere_are_the_same() -> None:
+    denoiser, canvas = opinionated(7), canvases(1, 3, seed=5)
+    here = claims(denoiser, canvas)
+    with PretendDevice() as pretended:
+        there = claims(denoiser.to(NAME), canvas.to(NAME))
+    assert pretended.seen > 100
+    assert [(claim.claim, claim.left, claim.right) for claim in here] == [
+        (claim.claim, claim.left, claim.right) for claim in there
+    ]
 
 
 def test_what_is_summed_over_processes_is_on_their_device() -> None:

@@ -25,7 +25,7 @@ from unmask.decoding.options import Cache, Decoding
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import Canvas, Focus, View, scheduler
 from unmask.denoisers.loading import load_denoiser
-from unmask.denoisers.transformer import Transformer
+from unmask.denoisers.transformer import Block, Transformer
 from unmask.generation.generate import generate, infill
 from unmask.schedulers.heuristics import confidence, look_ahead
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
@@ -92,6 +92,40 @@ def test_a_cache_is_exact_for_one_transformer_block(family: str, cache: Cache, s
     assert torch.equal(plain.tokens, reused.tokens)
     assert torch.allclose(plain.logp, reused.logp, atol=1e-5)
     assert reused.positions < plain.positions
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_last_block_computes_what_is_priced(family: str, cache: Cache) -> None:
+    """Where the scheduler reads prices alone; one that may read states finds them all, as did every scheduler before."""
+    denoiser = model(family)
+    canvas = canvases(denoiser)
+    del canvas["attention"]
+    canvas["tokens"] = canvas["tokens"].masked_fill(
+        canvas["region"], denoiser.mask_id
+    )  # all rows are in the same block
+    last = denoiser.blocks[-1]
+    assert isinstance(last, Block)
+    rows: list[int] = []
+    handle = last.ffn.register_forward_hook(lambda _m, inputs, _o: rows.append(inputs[0].shape[:-1].numel()))
+    views: list[View] = []
+
+    def watching(view: View) -> Tensor:
+        views.append(view)
+        return view.confidence
+
+    with_states = decode(with_cache(denoiser, cache), watching, **canvas)
+    whole, rows[:] = list(rows), []
+    narrow = decode(with_cache(denoiser, cache), **canvas)
+    handle.remove()
+    assert torch.equal(with_states.order, narrow.order) and torch.equal(with_states.tokens, narrow.tokens)
+    torch.testing.assert_close(with_states.logp, narrow.logp, atol=1e-5, rtol=0)
+    assert all(bool((view.states != 0).any(2).all()) for view in views)
+    if family == "dream":  # whose positions are predicted by their neighbours
+        assert rows == whole
+    else:
+        assert rows == [len(view.at[0]) for view in views]
+        assert sum(rows) < sum(whole)
 
 
 class Stale:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,13 +107,42 @@ def leave_out(denoiser: Any, device: CountingDevice) -> Any:
     return copied
 
 
+@contextmanager
+def pausing(module: torch.nn.Module | None, device: CountingDevice) -> Iterator[None]:
+    """While it is entered, what the module launches is not counted, but for its syncs."""
+
+    def move(by: int) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            device.paused += by
+
+        return hook
+
+    hooks = (
+        [] if module is None else [module.register_forward_pre_hook(move(1)), module.register_forward_hook(move(-1))]
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def count_steps(
-    denoiser: Any, scheduler: Scheduler, canvas: Canvas, decoding: Decoding, *, record: bool = False
+    denoiser: Any,
+    scheduler: Scheduler,
+    canvas: Canvas,
+    decoding: Decoding,
+    *,
+    record: bool = False,
+    beside: torch.nn.Module | None = None,
 ) -> list[Counts]:
-    """What each step launches, from one call of ``on_step`` to the next: the first step and the last are not in the list."""
+    """What each step launches, from one call of ``on_step`` to the next: the first step and the last are not in the list.
+
+    ``beside``: a network whose own kernels are not counted, as those of the denoiser.
+    """
     seen: list[Counts] = []
     device = CountingDevice()
-    with device:
+    with device, pausing(beside, device):
         unmask(
             leave_out(denoiser, device),
             scheduler,

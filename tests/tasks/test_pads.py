@@ -76,6 +76,48 @@ def test_arithmetic_is_seen_in_training_as_in_decoding(pads: Any) -> None:
         assert torch.equal(seen[name], wanted[name]), name
 
 
+class Knowing:
+    """A denoiser around another one whose likeliest tokens are the target's: it decodes what teacher forcing forces."""
+
+    def __init__(self, inner: Any, target: torch.Tensor) -> None:
+        self.inner, self.target = inner, target
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def hidden(self, tokens: torch.Tensor, attention: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.cat([self.inner.hidden(tokens, attention), self.target[..., None].float()], dim=2)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits = self.inner.logits(hidden[:, :-1])
+        return logits.scatter_add(1, hidden[:, -1:].long(), torch.full((len(logits), 1), 20.0))
+
+
+@pytest.mark.parametrize("pads", PADS)
+def test_every_state_of_a_rollout_is_one_of_a_decoding(pads: Any) -> None:
+    """Along one order, from the answer's first token to its end: features and canvases are equal at every step."""
+    canvas = Arithmetic(count=1, length=56, pads=pads)(0, 1)
+    denoiser: Any = Knowing(text_denoiser(**Arithmetic.shape(), forbidden_ids=()), canvas.truth)
+    policy = OrderPolicy(POLICY)
+
+    def walk(canvas: Canvas, forced: bool) -> list[dict[str, torch.Tensor]]:
+        seen: list[dict[str, torch.Tensor]] = []
+
+        def left_first(view: View) -> torch.Tensor:
+            seen.append(policy.observe(view))
+            return -view.index.float()
+
+        unmask(denoiser, DeclaredScheduler(left_first, prices_all=True), canvas, forced=forced, record=False)
+        return seen
+
+    training = walk(canvas, forced=True)
+    decoded = walk(Canvas(canvas.tokens, region=canvas.region), forced=False)
+    assert 10 < len(decoded) <= len(training)  # which goes on behind the end where pads are candidates
+    for mine, theirs in zip(training, decoded, strict=False):
+        for name in ("hidden", "tokens", "confidence", "features"):
+            assert torch.equal(mine[name], theirs[name]), name
+
+
 def test_what_is_left_out_is_padding() -> None:
     canvas = Arithmetic(count=4, length=56, pads="left_out")(0, 4)
     assert canvas.attention is not None and canvas.candidates is not None and canvas.region is not None

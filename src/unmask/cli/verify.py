@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from rich.table import Table
 
-from unmask.cli.shell import console, require_writable, write_json
+from unmask.cli.shell import Inline, console, require_writable, write_json
 from unmask.denoisers.loading import load_denoiser
+from unmask.denoisers.placement import Placement
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.theory.claims import claims
 
@@ -24,13 +26,15 @@ class Verify:
     puzzles: int = 3  # How many boards; each is enumerated with all its orders.
     clues: int = 8  # Given cells of a board: with 8 there are 256 states.
     seed: int = 1  # Which boards, and which random tables.
+    placement: Annotated[Placement, Inline] = field(default_factory=Placement)  # Where the denoiser runs.
     json: Path | None = None  # Also write the rows to this file.
 
     def run(self) -> None:
         if self.json is not None:
             require_writable(self.json)
         problems = SudokuTask.generate(self.puzzles, 4, f"{self.clues}-{self.clues}", "test", self.seed)
-        rows = claims(load_denoiser(self.denoiser), problems.canvas(range(self.puzzles)), seed=self.seed)
+        denoiser = load_denoiser(self.denoiser, **self.placement.options)
+        rows = claims(denoiser, problems.canvas(range(self.puzzles)).to(denoiser.device), seed=self.seed)
         title = f"{self.denoiser}, {self.puzzles} boards with {16 - self.clues} blanks"
         table = Table("claim", "left", "", "right", "holds", "note", title=title)
         for row in rows:
@@ -40,6 +44,6 @@ class Verify:
         if self.json is not None:
             write_json(self.json, {"denoiser": self.denoiser, "rows": [asdict(row) for row in rows]})
         failed = [row.claim for row in rows if not row.holds]
-        console.print(f"{len(rows) - len(failed)} of {len(rows)} hold")
+        console.print(f"{len(rows) - len(failed)} of {len(rows)} hold; the denoiser ran on {self.placement.describe()}")
         if failed:
             raise ValueError(f"{len(failed)} claims do not hold: {'; '.join(failed)}")

@@ -75,14 +75,17 @@ class CachedDenoiser(DenoiserWrapper):
         """Rows that are due are computed whole, the others only at their active positions."""
         numbers = tuple(focus.block.cpu().tolist()) if focus.numbers is None else focus.numbers
         due = self._due(focus, numbers)
+        # Where nothing is reused, states are those without a cache to the bit: the last block is computed whole, too.
+        at = None if self.refresh == 1 else focus.at
         if all(due):
             self.store = self.cacheable.new_store()
-            states = self.cacheable.hidden(tokens, attention, self.store)
+            states = self.cacheable.hidden(tokens, attention, self.store, at=at)
             self.rows = focus.rows
         elif any(due):
             states = self._mixed(tokens, attention, focus, due)
         else:
-            states = self.cacheable.hidden(tokens, attention, self.store, self._active(focus.active, focus.span))
+            active = self._active(focus.active, focus.span)
+            states = self.cacheable.hidden(tokens, attention, self.store, active, at)
         self.age = [1 if is_due else age + 1 for is_due, age in zip(due, self.age or [0] * len(due), strict=True)]
         self.numbers = numbers
         return states

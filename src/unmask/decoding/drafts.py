@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unmask.decoding.kv_store import Place
 from unmask.decoding.protocols import Denoiser, takes_focus
 from unmask.decoding.recording import Step
 from unmask.decoding.rows import LiveRows
@@ -31,14 +32,14 @@ class Forwards:
         self.denoiser, self.share, self.rounds = denoiser, share, 0
         self.drafts = Drafts(live, draft) if draft > 1 else None
 
-    def states(self, live: LiveRows) -> Float[Tensor, "b L D"]:
-        """The states of the live rows' canvases."""
+    def states(self, live: LiveRows, at: Place | None = None) -> Float[Tensor, "b L D"]:
+        """The states of the live rows' canvases; where ``at`` is given, no others than those are looked at."""
         if self.drafts is not None:
             return self.drafts.states(live, self._forward)
         if takes_focus(self.denoiser):
             # Its states may depend on a row's history: equal canvases are not shared.
             self.rounds += 1
-            return self.denoiser.hidden(live.tokens, live.attention, focus=live.focus())
+            return self.denoiser.hidden(live.tokens, live.attention, focus=live.focus(at))
         return self._forward(live.tokens, live.attention)
 
     def expect(self, step: Step) -> None:

@@ -37,6 +37,7 @@ from unmask.decoding.protocols import (
     count_positions,
     needs_truth,
     prices_all,
+    reads_states,
     takes_focus,
 )
 from unmask.decoding.sampling import draw_tokens
@@ -266,7 +267,7 @@ def discount_ends(scheduler: Scheduler, decoding: Decoding) -> tuple[Scheduler, 
 
 def wrap_scheduler(inner: Scheduler, score: Callable[[View], Float[Tensor, "b L"]]) -> DeclaredScheduler:
     """``score``, which calls ``inner``, with the needs that ``inner`` declares."""
-    return DeclaredScheduler(score, needs_truth(inner), prices_all(inner))
+    return DeclaredScheduler(score, needs_truth(inner), prices_all(inner), reads_states(inner))
 
 
 def score_inner_states(scheduler: Scheduler, denoiser: DenoiserWrapper) -> Scheduler:

@@ -143,7 +143,7 @@ class KVStore:
 class CacheableDenoiser(Protocol):
     """A denoiser whose ``hidden`` can fill a :class:`KVStore`, and with ``active`` compute only those positions from it.
 
-    ``active`` is a slice where all rows have the same positions.
+    ``active`` is a slice where all rows have the same positions. No states but those ``at`` some positions are looked at.
     """
 
     def new_store(self) -> KVStore: ...
@@ -153,4 +153,5 @@ class CacheableDenoiser(Protocol):
         attention: Bool[Tensor, "B L"] | None = None,
         store: KVStore | None = None,
         active: Bool[Tensor, "B L"] | slice | None = None,
+        at: Place | None = None,
     ) -> Float[Tensor, "B L D"]: ...

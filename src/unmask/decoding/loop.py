@@ -21,6 +21,7 @@ from torch import Tensor
 
 from unmask.decoding.drafts import Forwards, distinct
 from unmask.decoding.draws import ORDER_NOISE
+from unmask.decoding.kv_store import Place
 from unmask.decoding.options import Decoding
 from unmask.decoding.prepare import prepare
 from unmask.decoding.pricing import constant, price
@@ -33,6 +34,7 @@ from unmask.decoding.protocols import (
     View,
     needs_truth,
     prices_all,
+    reads_states,
 )
 from unmask.decoding.recording import Recorder, Step
 from unmask.decoding.revising import revise
@@ -83,12 +85,14 @@ def run_loop(
     pace, memory = bind(decoding.rule, denoiser), {}
     revision = bind(decoding.revision_rule, denoiser) if live.revises else None
     everything = any(prices_all(rule) for rule in (scheduler, pace, revision))
+    narrow = revision is None and observe is None and not (everything or reads_states(scheduler) or reads_states(pace))
 
     while len(live.rows):
         # One forward, or a draft that is right, prices what the scheduler may look at.
         began = time.perf_counter()
-        states = forwards.states(live)
-        view = look(denoiser, live, scheduler, canvas.target, memory, states, everything)
+        at = pack(live.unseen if everything else live.eligible(), live.priced)
+        states = forwards.states(live, at if narrow else None)
+        view = look(denoiser, live, scheduler, canvas.target, memory, (at, states), everything)
         recorder.denoiser_seconds += time.perf_counter() - began
 
         # The scheduler scores the positions, the temperature perturbs the scores, a revision takes back, the pace takes the best.
@@ -138,20 +142,22 @@ def look(
     scheduler: Scheduler,
     reference: Int[Tensor, "B L"] | None,
     memory: dict[Any, Any],
-    states: Float[Tensor, "b L D"] | None = None,
+    forwarded: tuple[Place, Float[Tensor, "b L D"]] | None = None,
     everything: bool = False,
 ) -> View:
-    """What ``scheduler`` may look at, from the live rows' ``states``: ``prices_all`` and ``needs_truth`` say how much that is.
+    """What ``scheduler`` may look at: ``prices_all`` and ``needs_truth`` say how much that is.
 
-    ``everything`` prices all hidden positions whatever the scheduler says. Without ``states`` the rows are forwarded.
+    ``forwarded`` are the positions to price and the live rows' states; without them the rows are forwarded here. ``everything``
+    prices all hidden positions whatever the scheduler says.
     """
     if needs_truth(scheduler) and reference is None:
         raise ValueError("this scheduler is an oracle: it needs the truth; give the canvas a target")
     eligible = live.eligible()
-    alone = states is None  # no survey follows: broken logits are looked for at once
-    states = Forwards(denoiser, live).states(live) if states is None else states
+    alone = forwarded is None  # no survey follows: broken logits are looked for at once
     unseen, whole = live.unseen, everything or prices_all(scheduler)
-    row, position = pack(unseen if whole else eligible, live.priced)
+    if forwarded is None:
+        forwarded = pack(unseen if whole else eligible, live.priced), Forwards(denoiser, live).states(live)
+    (row, position), states = forwarded
     return View(
         denoiser=denoiser,
         tokens=live.tokens,

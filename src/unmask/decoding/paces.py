@@ -14,22 +14,31 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.draws import BERNOULLI_NOISE
-from unmask.decoding.protocols import Pace, View
+from unmask.decoding.protocols import Pace, View, reads_prices
 from unmask.runs.names import EntryPoints, build
 
 
+@reads_prices
 def top(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
     """The best ``quota`` of each row: the fixed top-b of L–B–T decoding, one position when there is no step budget."""
     most = view.most if quota is view.quota and view.most else int(quota.max())
-    return take_best(view, keys) if most == 1 else take_first(quota, keys) & view.eligible
+    if most == 1:
+        return take_best(view, keys)
+    ranking = _ranking(keys)
+    revealed = _first_of(ranking, quota) & view.eligible
+    view.memory["ranking"] = (revealed, ranking)  # the record needs it again
+    return revealed
 
 
 def threshold(p: float = 0.9) -> Pace:
     """{p̂ > p}; the best one in rows where none passes."""
 
+    @reads_prices
     def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
-        sure = view.eligible & (view.confidence.exp() > p)
-        return sure | (take_best(view, keys) & ~sure.any(1, keepdim=True))
+        sure = view.confidence.exp() > p
+        return _or_best(
+            view, keys, view.eligible & sure if view.whole else sure
+        )  # only what is priced has a confidence
 
     return rule
 
@@ -37,6 +46,7 @@ def threshold(p: float = 0.9) -> Pace:
 def factor(f: float = 1.0) -> Pace:
     """Accept the n-th while p̂_(n) ≥ 1 − f/(n+1) (Fast-dLLM)."""
 
+    @reads_prices
     def rule(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
         order = _ranking(keys)
         n = torch.arange(1, keys.shape[1] + 1, device=keys.device)
@@ -99,7 +109,7 @@ def less(p: float = 0.9, epsilon: float = 0.01, steps: int = 2, likeliest: int =
         history["logp"][position], history["best"][position], history["same"][position] = logp, best, same
         stays = view.dense(((same >= steps) & calm).float(), 0.0) > 0
         sure = view.eligible & stays & (view.confidence.exp() >= p)
-        return sure | (take_best(view, keys) & ~sure.any(1, keepdim=True))
+        return _or_best(view, keys, sure)
 
     return rule
 
@@ -120,7 +130,7 @@ def bernoulli(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -
     Keys are read as logits: use a policy that was trained for it.
     """
     drawn = view.eligible & (view.uniform(BERNOULLI_NOISE) < keys.sigmoid())
-    return drawn | (take_best(view, keys) & ~drawn.any(1, keepdim=True))
+    return _or_best(view, keys, drawn)
 
 
 PACES = EntryPoints("unmask.paces")
@@ -147,13 +157,30 @@ def _ranking(keys: Float[Tensor, "b L"]) -> Int[Tensor, "b L"]:
 
 def take_first(count: Int[Tensor, "b"], keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
     """The ``count`` best positions of each row."""
-    first = columns(keys.shape[1], keys.device) < count[:, None]
-    return torch.empty_like(first).scatter_(1, _ranking(keys), first)
+    return _first_of(_ranking(keys), count)
+
+
+def _first_of(ranking: Int[Tensor, "b L"], count: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
+    first = columns(ranking.shape[1], ranking.device) < count[:, None]
+    return torch.empty_like(first).scatter_(1, ranking, first)
 
 
 def take_best(view: View, keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
     """The best eligible position of each row."""
-    return (columns(keys.shape[1], keys.device) == keys.argmax(1, keepdim=True)) & view.eligible
+    return (columns(keys.shape[1], keys.device) == find_best(view, keys)[1][:, None]) & view.eligible
+
+
+def _or_best(view: View, keys: Float[Tensor, "b L"], some: Bool[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
+    """``some``, in rows that have none the best position."""
+    return some | (take_best(view, keys) > some.any(1, keepdim=True))  # for booleans: and not
+
+
+def find_best(view: View, keys: Float[Tensor, "b L"]) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"]]:
+    """The largest key of each row, NaN if one is, and the first position that has it. Found once for the step's keys."""
+    known = view.memory.get("best")
+    if known is None or known[0] is not keys:
+        known = view.memory["best"] = (keys, keys.max(1))
+    return known[1]
 
 
 @lru_cache(maxsize=64)

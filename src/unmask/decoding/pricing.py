@@ -53,6 +53,11 @@ class Prices:
         return (self.logp if self._odds is None else self._odds.logits).shape[1]
 
     @property
+    def altered(self) -> bool:
+        """Whether they may differ from what the logits say."""
+        return self._odds is None
+
+    @property
     def odds(self) -> Odds:
         assert self._odds is not None, "prices without logits are complete"
         return self._odds
@@ -137,9 +142,10 @@ def price(logits: Float[Tensor, "N V"], forbidden: Sequence[int] = (), *, check:
 
 def price_at_once(logits: Float[Tensor, "N V"], forbidden: Int[Tensor, "F"] | None) -> Prices:
     """Of tensors alone, without a sync: ``torch.compile`` traces it whole."""
-    logits = logits.float()
-    if forbidden is not None:
-        logits = logits.index_fill(1, forbidden, -torch.inf)
+    given, logits = logits, logits.float()
+    if forbidden is not None:  # in place where the tensor is ours
+        fill = logits.index_fill if logits is given else logits.index_fill_
+        logits = fill(1, forbidden, -torch.inf)
     top, best = logits.max(1)
     # The likeliest token leaves in place: a copy would be one more pass over the vocabulary.
     others = (logits - top[:, None]).exp_().scatter_(1, best[:, None], 0.0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,6 +24,7 @@ from unmask.decoding.pricing import Prices
 from unmask.decoding.standing import Revisions, Standing
 from unmask.runs.names import EntryPoints
 
+R = TypeVar("R")
 RENDERERS = EntryPoints("unmask.renderers")
 """Class name → a function from its instance to HTML, for notebooks: HTML is made by the report, far above this module."""
 
@@ -60,7 +61,8 @@ class Focus:
     ``rows`` are ids that the rows keep until the decoding ends; ``block`` is the number of each row's current block and
     ``active`` its positions, revealed ones included. Step 0 begins a decoding. The host knows without waiting
     ``numbers``, those of the blocks, and ``span``, the block's columns, if they are the same in all rows, next to each other,
-    and no padding stands from the one before them on.
+    and no padding stands from the one before them on. ``at``: the only (row, position) pairs whose states are looked at; None if
+    that is not known.
     """
 
     rows: Int[Tensor, "b"]
@@ -69,6 +71,7 @@ class Focus:
     step: int
     numbers: tuple[int, ...] | None = None
     span: slice | None = None
+    at: tuple[Int[Tensor, "N"], Int[Tensor, "N"]] | None = None
 
     def double(self) -> Focus:
         """For two canvases per row, all first ones before all second ones: each has an id of its own."""
@@ -187,11 +190,13 @@ class DeclaredScheduler:
     """A scoring function and its needs.
 
     ``needs_truth``: the view carries the reference. ``prices_all``: every hidden position is priced, not only the eligible ones.
+    ``reads_states``: states of positions that are not priced are looked at.
     """
 
     score: Callable[[View], Float[Tensor, "b L"]]
     needs_truth: bool = False
     prices_all: bool = False
+    reads_states: bool = True
 
     def __call__(self, view: View) -> Float[Tensor, "b L"]:
         return self.score(view)
@@ -208,6 +213,17 @@ def needs_truth(scheduler: Scheduler) -> bool:
 
 def prices_all(rule: Scheduler | Pace | Revision | None) -> bool:
     return bool(getattr(rule, "prices_all", False))
+
+
+def reads_states(rule: Scheduler | Pace) -> bool:
+    """Whether it may read states of positions that are not priced: so does every rule that does not declare otherwise."""
+    return bool(getattr(rule, "reads_states", True))
+
+
+def reads_prices(rule: R) -> R:
+    """Declare that a rule never reads ``view.states``: a cache then computes those of priced positions alone."""
+    rule.reads_states = False  # pyright: ignore[reportAttributeAccessIssue]
+    return rule
 
 
 @runtime_checkable

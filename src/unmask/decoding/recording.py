@@ -163,7 +163,10 @@ class Recorder:
 def _ranked(step: Step, most: int) -> Int[Tensor, "b m"]:
     """The revealed positions of each row from the best key to the worst; entries past a row's count mean nothing."""
     if most == 1:
-        return step.revealed.int().argmax(1, keepdim=True)
+        return step.revealed.view(torch.uint8).argmax(1, keepdim=True)
+    revealed, ranking = step.view.memory.get("ranking", (None, None))
+    if revealed is step.revealed and ranking is not None:
+        return ranking[:, :most]
     keys = torch.where(step.revealed, step.keys, constant(-torch.inf, step.keys.device))
     return keys.sort(dim=1, descending=True, stable=True).indices[:, :most]
 

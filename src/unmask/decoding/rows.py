@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.block_rule import BlockRule
+from unmask.decoding.kv_store import Place
 from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import constant, device_ids
 from unmask.decoding.protocols import Canvas, Denoiser, Focus, takes_focus
@@ -30,8 +31,9 @@ PER_ROW = (
         "total",
         "seeds",
         "ordinal",
+        "ordinal_of_end",
     ),
-    *("share", "extra", "block_step", "one"),
+    *("budget", "block_step", "one"),
 )
 """The attributes of ``LiveRows`` that have a row per live row, or are None."""
 PER_REVISED_ROW = ("revealed", "reveal_logp", "left", "watched", "open")
@@ -74,8 +76,9 @@ class LiveRows:
         self.step = 0
         self.seeds = torch.arange(batch, device=tokens.device) if canvas.seeds is None else canvas.seeds
         self.blocks = int(self.block.masked_fill(~region, 0).max()) + 1
-        # Where an end token of the region stands among its positions; those outside end nothing.
-        self.ordinal = torch.where(region, self.index, tokens.shape[1])
+        # Twice the place of a position in the region, one more for an end token there; those outside end nothing.
+        self.ordinal = 2 * torch.where(region, self.index, tokens.shape[1])
+        self.ordinal_of_end = torch.where(region, self.ordinal + 1, self.ordinal)
         self._plan(decoding.steps)
         self.priced: int | None = None
         self._found: Int[Tensor, "b"] | None = None
@@ -112,18 +115,18 @@ class LiveRows:
         """The live rows of a tensor of the caller's batch."""
         return values if len(self.rows) == len(values) else values[self.rows]
 
-    def focus(self) -> Focus:
+    def focus(self, at: Place | None = None) -> Focus:
         current = self._current()
         assert self.spans is not None
         numbers = tuple(current.cpu().tolist()) if self.numbers is None else self.numbers
-        return Focus(self.rows, current, self.block == current[:, None], self.step, numbers, self.spans.common(numbers))
+        span = self.spans.common(numbers)
+        return Focus(self.rows, current, self.block == current[:, None], self.step, numbers, span, at)
 
     def quota(self) -> Int[Tensor, "b"]:
         """n // T, and one more in the first n % T steps of a block of n positions and T steps; 1 without a budget of steps."""
         if not self.budgeted:
             return self.one
-        current = self._current()[:, None]
-        share, extra = (x.gather(1, current)[:, 0] for x in (self.share, self.extra))
+        share, extra = self.budget[self.own, self._current()].unbind(1)
         return share + (self.block_step < extra)
 
     def revisable(self) -> Bool[Tensor, "b L"]:
@@ -160,10 +163,10 @@ class LiveRows:
         """The number of each row's current block."""
         return self._current()
 
-    def find_ends(self) -> tuple[Int[Tensor, "b"], Int[Tensor, "b"]]:
-        """Where each row's first end token and its first hidden position stand in the region; the length where there is none."""
-        length, ends = constant(self.tokens.shape[1], self.tokens.device), torch.isin(self.tokens, self.ends)
-        return tuple(torch.where(at, self.ordinal, length).amin(1) for at in (ends, self.hidden))  # pyright: ignore
+    def find_first(self) -> Int[Tensor, "b"]:
+        """Twice the place in the region of each row's first position that is hidden or holds an end token; odd if it is the end."""
+        nothing, ends = constant(2 * self.tokens.shape[1], self.tokens.device), torch.isin(self.tokens, self.ends)
+        return torch.where(self.hidden, self.ordinal, torch.where(ends, self.ordinal_of_end, nothing)).amin(1)
 
     def retire(self, stays: Sequence[bool]) -> None:
         """Rows that do not stay leave. What a row still hides then lies behind its first end token: it becomes padding."""
@@ -177,6 +180,7 @@ class LiveRows:
         for name in PER_ROW + (PER_REVISED_ROW if self.revises else ()):
             value = getattr(self, name)
             setattr(self, name, None if value is None else value[kept])
+        self.own = self.own[: len(kept)]
         self._found = self._eligible = None
         if self.spans is not None:
             self.spans.keep(stays)
@@ -187,10 +191,11 @@ class LiveRows:
         size.scatter_add_(1, self.block.clamp(max=self.blocks - 1), self.hidden.long())
         self.budgeted = steps is not None
         budget = size if steps is None else spread(size, steps)
-        self.share, self.extra = size // budget.clamp(min=1), size % budget.clamp(min=1)
+        share, extra = size // budget.clamp(min=1), size % budget.clamp(min=1)
+        self.budget = torch.stack([share, extra], dim=2)
         self.block_step = torch.zeros_like(self.rows)
-        self.one = torch.ones_like(self.rows)
-        most = self.share + (self.extra > 0)
+        self.own, self.one = torch.arange(len(self.rows), device=self.rows.device), torch.ones_like(self.rows)
+        most = share + (extra > 0)
         self.most = int(most.max()) if self.budgeted and most.numel() else 1
 
     def _blocks(
@@ -228,8 +233,7 @@ class LiveRows:
 
         With a revision at once: what a padded row took back would leave a gap before its padding, so it is watched no more.
         """
-        first_end, first_hidden = self.find_ends()
-        over = (first_end < first_hidden)[:, None] & self.hidden
+        over = (self.find_first() % 2 == 1)[:, None] & self.hidden
         self.tokens = self.tokens.masked_fill(over, self.filler)
         self.hidden = self.hidden & ~over
         self.watched = self.watched & ~over.any(1)

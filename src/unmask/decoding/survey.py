@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from unmask.decoding.paces import find_best
 from unmask.decoding.recording import Step
 from unmask.decoding.rows import LiveRows
 
@@ -55,7 +56,7 @@ def _describe_rows(
 ) -> dict[str, Shaped[Tensor, "b"]]:
     """What decides of each row whether it stays, and what the next step needs."""
     priced = (live.unseen if everything else live.eligible()).sum(1)
-    columns = {"keys": ranked.amax(1), "count": step.revealed.sum(1), "priced": priced}
+    columns = {"keys": find_best(step.view, ranked)[0], "count": step.revealed.sum(1), "priced": priced}
     if live.revises:
         columns["stays"] = live.hidden.any(1) | live.watched
     elif everything and live.waiting is not None:
@@ -63,7 +64,7 @@ def _describe_rows(
     if live.spans is not None:
         columns["numbers"] = live.current()
     if live.stops and not live.revises:
-        columns["first_end"], columns["first_hidden"] = live.find_ends()
+        columns["first"] = live.find_first()
     return columns
 
 
@@ -81,10 +82,9 @@ def _read(
 def _find_staying(read: dict[str, list[float]]) -> list[bool]:
     """Rows with something left to price or to revise; those that stop at an end token, while something before it is hidden."""
     stays = [value > 0 for value in read.get("stays", read["priced"])]
-    if "first_end" not in read:
+    if "first" not in read:
         return stays
-    ends = zip(stays, read["first_end"], read["first_hidden"], strict=True)
-    return [stay and end >= hidden for stay, end, hidden in ends]
+    return [stay and int(first) % 2 == 0 for stay, first in zip(stays, read["first"], strict=True)]
 
 
 def pack(chosen: Bool[Tensor, "b L"], count: int | None = None) -> tuple[Int[Tensor, "N"], Int[Tensor, "N"]]:

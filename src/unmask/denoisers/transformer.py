@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.decoding.block_rule import BlockRule
-from unmask.decoding.kv_store import KVStore, Packed, Window
+from unmask.decoding.kv_store import Exchange, KVStore, Packed, Place, Window
 from unmask.decoding.protocols import Focus
 from unmask.denoisers.attention import make_attend, related_cells
 from unmask.denoisers.config import TransformerConfig
@@ -110,6 +110,14 @@ class Block(nn.Module):
         x = x + self.attention(self.attention_norm(x), attend)
         return x + self.ffn(self.ffn_norm(x))
 
+    def forward_at(
+        self, x: Float[Tensor, "B L D"], attend: Callable[[Tensor, Tensor, Tensor], Tensor], at: Place
+    ) -> Float[Tensor, "N D"]:
+        """The (row, position) pairs ``at`` alone, which attend to all of ``x``; ``attend`` takes and returns rows of queries."""
+        seen = self.attention_norm(x)
+        y = x[at] + self.attention(seen, attend, seen[at])
+        return y + self.ffn(self.ffn_norm(y))
+
 
 class Transformer(nn.Module):
     """A ``Denoiser``. Build it from a configuration, or load one with :func:`unmask.load_denoiser`."""
@@ -171,6 +179,11 @@ class Transformer(nn.Module):
     def takes_focus(self) -> bool:
         return self.config.attention == "causal_prefix"
 
+    @property
+    def _shifts(self) -> bool:
+        """Whether a position may be predicted from its left neighbour's state."""
+        return self.config.logit_shift or self.config.seeded
+
     def initialise(self, generator: torch.Generator | None = None) -> Transformer:
         """GPT-2's initialisation: normal 0.02, biases 0, projections into the residual stream scaled down by depth."""
         for name, parameter in self.named_parameters():
@@ -188,13 +201,15 @@ class Transformer(nn.Module):
         attention: Bool[Tensor, "B L"] | None = None,
         store: KVStore | None = None,
         active: Bool[Tensor, "B L"] | slice | None = None,
+        at: Place | None = None,
         focus: Focus | None = None,
     ) -> Float[Tensor, "B L D"]:
         """States that predict each position. ``attention`` is False on padding, which is neither seen nor counted in positions.
 
         ``store`` is filled with keys, values and states. With ``active`` too, only those positions are computed (a slice: the same
         in every row, without padding); the others keep the keys, values and states of the time when ``store`` was filled.
-        ``focus`` is what ``causal_prefix`` attention needs.
+        ``at`` are the (row, position) pairs whose states are needed: the last block computes no others where it can, and what it
+        returns elsewhere means nothing. ``focus`` is what ``causal_prefix`` attention needs.
         """
         if self.takes_focus and focus is None:
             raise ValueError(
@@ -214,12 +229,36 @@ class Transformer(nn.Module):
         if self.position is not None:
             x = x + self.position(here)
         attend = make_attend(self.config, self.related, here, places, attention, x.dtype, packed, focus)
-        for number, block in enumerate(self.blocks):
-            x = block(x, attend if store is None else partial(attend, exchange=store.exchange(number, packed)))
-        x = self.norm(x).to(tokens.device)  # the last block may stand on another device than the first
+        *first, last = (attend if s is None else partial(attend, exchange=s) for s in self._exchanges(store, packed))
+        for block, look in zip(self.blocks, first, strict=False):
+            x = block(x, look)
+        if at is not None and not self._shifts and not isinstance(packed, Packed):
+            x = self._finish_at(x, last, at, tokens.shape, packed)
+            return x if store is None else store.merge_states(x, None)
+        x = self.norm(self.blocks[-1](x, last)).to(tokens.device)  # the last block may stand on another device
         if store is not None:
             x = store.merge_states(x, packed)
         return self._shift(x, places, focus)
+
+    def _exchanges(self, store: KVStore | None, packed: Packed | Window | None) -> list[Exchange | None]:
+        """Of each block: what puts its keys and values into the ``store``."""
+        return [None if store is None else store.exchange(number, packed) for number in range(len(self.blocks))]
+
+    def _finish_at(
+        self,
+        x: Float[Tensor, "B A D"],
+        attend: Callable[..., Tensor],
+        at: Place,
+        shape: torch.Size,
+        window: Window | None,
+    ) -> Float[Tensor, "B L D"]:
+        """The last block and the norm of some positions; 0 elsewhere."""
+        row, position = (index.to(x.device) for index in at)
+        place = row, position if window is None else position - window.span.start
+        last = self.blocks[-1]
+        assert isinstance(last, Block)
+        y = self.norm(last.forward_at(x, spread_queries(attend, x.shape[:2], place), place)).to(at[0].device)
+        return y.new_zeros(*shape, y.shape[-1]).index_put_(at, y)
 
     def logits(self, hidden: Float[Tensor, "*N D"]) -> Float[Tensor, "*N V"]:
         return self.head(hidden).to(hidden.device)
@@ -285,18 +324,23 @@ class Blocks(nn.Module):
         packed, place = Packed.of_queries(at, x.shape[:2])
         attend = make_attend(self.config, self.related, packed.take(places), places, attention, x.dtype, packed)
 
-        def attend_from(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            wide = q.new_zeros(*packed.column.shape, *q.shape[1:]).index_put(place, q)
-            return attend(wide, k, v)[place]
-
+        attend_from = spread_queries(attend, packed.column.shape, place)
         y = x[at]
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             x = x.index_put(at, y) if number else x
-            seen = block.attention_norm(x)
-            y = y + block.attention(seen, attend_from, seen[at])
-            y = y + block.ffn(block.ffn_norm(y))
+            y = block.forward_at(x, attend_from, at)
         return y
+
+
+def spread_queries(attend: Callable[..., Tensor], shape: torch.Size, place: Place) -> Callable[..., Tensor]:
+    """``attend`` for rows of queries that stand at ``place`` among those that it was made for."""
+
+    def attend_from(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        wide = q.new_zeros(*shape, *q.shape[1:]).index_put(place, q)
+        return attend(wide, k, v)[place]
+
+    return attend_from
 
 
 def number_places(canvas: Shaped[Tensor, "B L ..."], attention: Bool[Tensor, "B L"] | None) -> Int[Tensor, "B L"]:

@@ -15,39 +15,46 @@ from torch import Tensor
 
 from unmask.decoding.draws import TIE_NOISE
 from unmask.decoding.pricing import device_ids, price
-from unmask.decoding.protocols import Scheduler, View, scheduler
+from unmask.decoding.protocols import Scheduler, View, reads_prices, scheduler
 
 
+@reads_prices
 def random(view: View) -> Float[Tensor, "b L"]:
     """U(0, 1): every remaining position is equally likely."""
     return view.uniform(TIE_NOISE)
 
 
+@reads_prices
 def left_to_right(view: View) -> Float[Tensor, "b L"]:
     """−j."""
     return -view.index.float()
 
 
+@reads_prices
 def right_to_left(view: View) -> Float[Tensor, "b L"]:
     """+j."""
     return view.index.float()
 
 
+@reads_prices
 def confidence(view: View) -> Float[Tensor, "b L"]:
     """log p̂."""
     return view.confidence
 
 
+@reads_prices
 def margin(view: View) -> Float[Tensor, "b L"]:
     """p̂ − p2."""
     return view.margin
 
 
+@reads_prices
 def entropy(view: View) -> Float[Tensor, "b L"]:
     """−H_i: the least entropy first."""
     return -view.entropy
 
 
+@reads_prices
 def uncertainty(view: View) -> Float[Tensor, "b L"]:
     """+H_i: the most entropy first. What is hard is priced before it is narrowed down, what is easy last."""
     return view.entropy

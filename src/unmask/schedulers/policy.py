@@ -10,11 +10,12 @@ the canvas that it observes, hidden tokens are masks.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.decoding.pricing import constant
@@ -191,26 +192,44 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
                 view.at, view.prices.logp
             )
             return {**seen, "logp": logp[..., 1:], "best": view.best}
-        priced, nothing = view.confidence > -torch.inf, constant(0.0, view.tokens.device)
-        vocabulary = view.prices.vocabulary - len(view.denoiser.forbidden_ids)
-        log_size = torch.log(torch.tensor(float(max(2, vocabulary))))
-        columns: dict[str, Callable[[], Tensor]] = {
-            "confidence": lambda: torch.where(priced, view.confidence, nothing),
-            "entropy": lambda: torch.where(priced, view.entropy, nothing) / log_size,
-            "position": lambda: _positions(view),
-            "margin": lambda: torch.where(priced, view.margin, nothing),
-            "progress": lambda: (1 - view.remaining / view.total.clamp(min=1))[:, None].expand_as(view.confidence),
-            "left": lambda: _distances(view)[0],
-            "right": lambda: _distances(view)[1],
-        }
-        stacked = [columns[name]() for name in c.features] + [view.hidden.float()]
-        if c.kind == "general":
-            stacked.append(torch.where(priced, self.confidence_logit(seen) / 10, nothing))
-        features = torch.stack(stacked, dim=-1).float()
+        features = self._features(view)
         if c.kind == "general" and c.reads_distributions:
             shape = view.tokens.shape
             features = torch.cat([features, distributions(view.prices.logp, view.at, shape, c.vocab_size)], dim=-1)
         return {**seen, "features": features}
+
+    def _features(self, view: View) -> Float[Tensor, "b L F"]:
+        """The features side by side: what is priced spread over the canvas at once, 0 where nothing was."""
+        c, prices = self.config, view.prices
+        vocabulary = prices.vocabulary - len(view.denoiser.forbidden_ids)
+        log_size = torch.log(torch.tensor(float(max(2, vocabulary))))
+        packed: dict[str, Callable[[], Tensor]] = {
+            "confidence": lambda: prices.confidence,
+            "entropy": lambda: prices.entropy / log_size,
+            "margin": lambda: prices.margin,
+            "logit": lambda: self._logit(prices.confidence) / 10,
+        }
+        other: dict[str, Callable[[], Tensor]] = {
+            "position": lambda: _positions(view),
+            "progress": lambda: _progress(view)[:, None].expand(view.tokens.shape),
+            "left": lambda: distances()[0],
+            "right": lambda: distances()[1],
+            "hidden": lambda: view.hidden,
+        }
+        distances = cache(lambda: _distances(view))
+        names = [*c.features, "hidden", *(["logit"] if c.kind == "general" else [])]
+        spread = [name for name in names if name in packed]
+        dense = None
+        if spread:
+            values = torch.stack([packed[name]() for name in spread], dim=1)
+            if prices.altered:  # an end token that has no confidence by decree is as if it were not priced
+                values = values.masked_fill((prices.confidence == -torch.inf)[:, None], 0.0)
+            dense = values.new_zeros(*view.tokens.shape, len(spread)).index_put_(view.at, values)
+        columns = [
+            other[name]()[..., None] if dense is None or name in other else dense[..., spread.index(name), None]
+            for name in names
+        ]
+        return torch.cat(columns, dim=-1).float()
 
     def score(self, seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None) -> Float[Tensor, "b L"]:
         """u_φ: differentiable in φ, from an observation. ``at`` are its hidden positions, where they are known already."""
@@ -258,12 +277,14 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         """log v_φ(i | s): −inf off the candidates (Eq. masked_softmax)."""
         return (scores / self.config.temperature).masked_fill(~seen["eligible"], -torch.inf).log_softmax(1)
 
+    @classmethod
+    def confidence_logit(cls, seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
+        """log p̂/(1 − p̂); that of p̂ = 1/e where nothing was priced."""
+        return cls._logit(seen["confidence"].nan_to_num(neginf=-1.0))
+
     @staticmethod
-    def confidence_logit(seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
+    def _logit(confidence: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """log p̂/(1 − p̂) from log p̂, exact where p̂ is all but 1."""
-        confidence = torch.where(
-            seen["confidence"] > -torch.inf, seen["confidence"], constant(-1.0, seen["confidence"].device)
-        )
         return -torch.log(torch.expm1(-confidence).clamp(min=1e-30)).clamp(max=LOGIT_CAP)
 
     def _grid_input(self, seen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -308,13 +329,29 @@ def _is_full(view: View) -> bool:
     return known[1]
 
 
-def _distances(view: View) -> tuple[Float[Tensor, "b L"], Float[Tensor, "b L"]]:
+def _progress(view: View) -> Float[Tensor, "b"]:
+    """The share that is revealed."""
+    known = view.memory.get("total")
+    if known is None or known[0] is not view.total:
+        known = view.memory["total"] = (view.total, view.total.clamp(min=1))
+    return 1 - view.remaining / known[1]
+
+
+def _distances(view: View) -> Float[Tensor, "2 b L"]:
     """log₂(1 + steps to the nearest known token)/8 on either side. Padding is neither a known token nor a step."""
-    real = torch.ones_like(view.hidden) if view.attention is None else view.attention
-    place = real.long().cumsum(1)  # 1 for a row's first token
-    known = real & ~view.hidden
-    last = place.shape[1] + 1
-    before = place.masked_fill(~known, 0).cummax(1).values
-    behind = place.masked_fill(~known, last).flip(1).cummin(1).values.flip(1)
-    behind = behind.minimum(real.sum(1, keepdim=True) + 1)  # what follows the last token of a row ends it
-    return tuple(torch.log2(1.0 + steps.clamp(min=0)) / 8 for steps in (place - before, behind - place))  # pyright: ignore
+    real, place, behind_all = _places(view)
+    known, device = real > view.hidden, view.tokens.device  # for booleans: and not
+    before = torch.where(known, place, constant(0, device)).cummax(1).values
+    behind = torch.where(known, place, constant(place.shape[1] + 1, device)).flip(1).cummin(1).values.flip(1)
+    behind = behind.minimum(behind_all)  # what follows the last token of a row ends it
+    return torch.log2(1.0 + torch.stack([place - before, behind - place]).clamp(min=0)) / 8
+
+
+def _places(view: View) -> tuple[Bool[Tensor, "b L"], Int[Tensor, "b L"], Int[Tensor, "b 1"]]:
+    """What is no padding, the number of each token in its row, 1 for the first, and that of what would follow the last. Found once
+    while no row leaves."""
+    known = view.memory.get("places")
+    if known is None or known[0] is not view.rows:
+        real = torch.ones_like(view.hidden) if view.attention is None else view.attention
+        known = view.memory["places"] = (view.rows, (real, real.long().cumsum(1), real.sum(1, keepdim=True) + 1))
+    return known[1]

@@ -44,7 +44,11 @@ class Sums(TextProblemKind):
 
     prompt_width: ClassVar[int] = 4 * MOST_LINES
     lengths: ClassVar[tuple[int, ...]] = (40, 48, 56)
-    options: ClassVar[Mapping[str, str]] = {"least": "The fewest lines of a problem.", "most": "The most lines."}
+    options: ClassVar[Mapping[str, str]] = {
+        **TextProblemKind.options,
+        "least": "The fewest lines of a problem.",
+        "most": "The most lines.",
+    }
 
     least: int = LEAST_LINES
     most: int = MOST_LINES

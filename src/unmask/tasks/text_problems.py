@@ -17,7 +17,7 @@ state where the answer ends.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -76,6 +76,9 @@ class TextProblemKind(GeneratedKind):
 
     prompt_width: ClassVar[int]
     lengths: ClassVar[tuple[int, ...]]
+    options: ClassVar[Mapping[str, str]] = {
+        "length": "The width of the answer's region; None: the shortest that there is."
+    }
 
     count: int = 20_000
     split: str = "train"
