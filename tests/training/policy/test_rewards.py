@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from support.trainings import DATA, TRAINING, small
-from unmask.decoding.protocols import Trajectory
+from support.trainings import DATA, TRAINING, TwoPositions, small
+from unmask.decoding.loop import unmask
+from unmask.decoding.protocols import Canvas, Scheduler, Trajectory
 from unmask.denoisers.loading import load_denoiser
+from unmask.schedulers.heuristics import left_to_right, right_to_left
 from unmask.training.policy import rewards as reward
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.decisions import Decisions, Draws
 from unmask.training.policy.methods import choose_method
 from unmask.training.policy.rollout import collect
 
@@ -37,6 +40,10 @@ def test_speed_reward_is_larger_for_fewer_steps() -> None:
     target = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 3]])
     assert reward.terminal(trajectory, target).tolist() == [1, 1, 0]
     assert reward.terminal(trajectory, target, share=True).tolist() == [1, 1, 0.75]
+    one = dataclasses.replace(
+        trajectory, order=torch.tensor([[2, -1, -1, -1]] * 3), step=torch.tensor([[0, -1, -1, -1]] * 3)
+    )
+    assert reward.terminal(one, target, exponent=2.0).tolist() == [1, 1, 1]
     assert reward.terminal(trajectory, target, exponent=2.0).tolist() == pytest.approx([1, (3 / 4) ** 2, 0])
 
 
@@ -62,6 +69,35 @@ def test_terminal_and_hybrid_rewards_use_the_judge() -> None:
     hidden = canvas.repeated(3).tokens == 0
     assert not (free == 0).any() and torch.equal(free[~hidden], canvas.repeated(3).tokens[~hidden])
     assert torch.equal(forced[~hidden], canvas.repeated(3).truth[~hidden])
+
+
+@pytest.mark.parametrize(("scheduler", "bonus"), [(left_to_right, 0.0), (right_to_left, 7.0)])
+def test_hybrid_rewards_without_a_judge(scheduler: Scheduler, bonus: float) -> None:
+    """From left to right the best guess at the first position is wrong. The bonus comes with the last decision."""
+    denoiser, canvas = TwoPositions(1.0, 3.0, 5.0), TwoPositions.problems(0, 2)
+    trajectory = unmask(denoiser, scheduler, canvas, forced=True)
+    states = trajectory.states
+    assert states is not None and states.target_logp is not None
+    decisions = Decisions.per_reveal(trajectory, states)
+    draws = Draws(canvas, trajectory, states, decisions, states.target_logp)
+    dense = reward.decision_rewards(draws, config(reward="self_aware"))
+    assert decisions.timeline(dense, 2).tolist() == [pytest.approx(row) for row in trajectory.logp.tolist()]
+    hybrid = reward.decision_rewards(draws, config(reward="hybrid", hybrid=7.0))
+    assert decisions.timeline(hybrid - dense, 2).tolist() == [pytest.approx([0, bonus])] * 2
+    assert reward.self_aware(states).tolist() == pytest.approx(dense[decisions.state.argsort()].tolist())
+
+
+def test_leave_one_out_logp_of_padded_rows() -> None:
+    denoiser: Any = load_denoiser("arithmetic")
+    alone = torch.tensor([[5, 6, denoiser.mask_id, 8, denoiser.mask_id, 9]])
+    target = torch.tensor([[5, 6, 7, 8, 4, 9]])
+    pads = torch.full((1, 3), 10)
+    padded = Canvas(
+        torch.cat([alone, pads], 1), torch.cat([target, pads], 1), attention=torch.arange(9)[None] < alone.shape[1]
+    )
+    expected = reward.leave_one_out_logp(denoiser, Canvas(alone, target))
+    found = reward.leave_one_out_logp(denoiser, padded)
+    assert torch.allclose(found[:, :6], expected, atol=1e-4) and not found[:, 6:].any() and bool((expected < 0).any())
 
 
 def test_leave_one_out_logp_against_single_forwards() -> None:
