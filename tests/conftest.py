@@ -40,7 +40,7 @@ check_calls("unmask", "unmask_studies")
 torch.utils.collect_env.get_pretty_env_info = lambda: "a test"
 
 # tyro reads the source of a configuration's class for its help at every parse, and here there are hundreds of parses.
-tyro._docstrings._ClassTokenization.make = functools.cache(tyro._docstrings._ClassTokenization.make)
+tyro._docstrings._ClassTokenization.make = functools.cache(tyro._docstrings._ClassTokenization.make)  # pyright: ignore
 
 # Whatever starts the tests in the background may have them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)

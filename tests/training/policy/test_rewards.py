@@ -74,7 +74,8 @@ def test_terminal_and_hybrid_rewards_use_the_judge() -> None:
 @pytest.mark.parametrize(("scheduler", "bonus"), [(left_to_right, 0.0), (right_to_left, 7.0)])
 def test_hybrid_rewards_without_a_judge(scheduler: Scheduler, bonus: float) -> None:
     """From left to right the best guess at the first position is wrong. The bonus comes with the last decision."""
-    denoiser, canvas = TwoPositions(1.0, 3.0, 5.0), TwoPositions.problems(0, 2)
+    denoiser: Any = TwoPositions(1.0, 3.0, 5.0)
+    canvas = TwoPositions.problems(0, 2)
     trajectory = unmask(denoiser, scheduler, canvas, forced=True)
     states = trajectory.states
     assert states is not None and states.target_logp is not None

@@ -152,7 +152,8 @@ def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) ->
             else:
                 blocks = blocks_for(deep_enough, policy.width, policy.n_layers, policy.n_heads, policy.states).shape
             complete = replace(complete, blocks=blocks)
-        network = OrderPolicy(complete).train().to("meta")  # in evaluation, a TransformerEncoder is one operator without a count
+        # Not in evaluation, where a TransformerEncoder is one operator without a count.
+        network = OrderPolicy(complete).train().to("meta")
     seen = observation(policy, shape.width, vocabulary, length)
     if policy.kind != "grid":  # the others read their values: no padding, all hidden
         seen["real"] = seen["hidden"] = torch.ones(1, length, dtype=torch.bool)
