@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
-# One thread per test worker: the workers already fill the cores.
-THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1
+# One thread per test worker: the workers already fill the cores. Compiled modules are kept, wherever this runs.
+THREADS := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 
 .DEFAULT_GOAL := help
 .PHONY: help env lock demo test golden mutants study results slow soak fuzz lint docs dist clean

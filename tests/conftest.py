@@ -11,6 +11,7 @@ import numba
 import pytest
 import torch
 import torch.utils.collect_env
+import tyro._docstrings
 
 from support.checking import begin_test, check_calls, pause
 
@@ -37,6 +38,9 @@ numba.jit = _compile_unchecked(numba.jit)
 check_calls("unmask", "unmask_studies")
 # lm-eval has the machine described after every evaluation, by pip and a dozen other programs, and nothing here reads it.
 torch.utils.collect_env.get_pretty_env_info = lambda: "a test"
+
+# tyro reads the source of a configuration's class for its help at every parse, and here there are hundreds of parses.
+tyro._docstrings._ClassTokenization.make = functools.cache(tyro._docstrings._ClassTokenization.make)  # pyright: ignore
 
 # Whatever starts the tests in the background may have them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -19,7 +19,7 @@ from support.reference import HEURISTICS, PLAIN_PACES, apportion, distributions,
 from unmask.decoding.draws import BERNOULLI_NOISE
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
-from unmask.decoding.paces import bernoulli, dilated, entropy_bound, factor, kl_stable, less, load_pace, threshold, top
+from unmask.decoding.paces import bernoulli, dilated, kl_stable, load_pace, threshold
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import Canvas, Pace, View
 from unmask.decoding.rows import spread
@@ -112,14 +112,14 @@ def brute_less(walk: Walk, p: list[list[float]], past: list[list[list[float]]], 
     return sure or {walk[0]}
 
 
-RULES: dict[str, tuple[Pace, Callable[..., set[int]]]] = {
-    "top": (top, brute_top),
-    "threshold": (threshold(0.6), brute_threshold),
-    "factor": (factor(1.3), brute_factor),
-    "entropy_bound": (entropy_bound(0.7), brute_entropy_bound),
-    "kl_stable": (kl_stable(0.5, 0.004), brute_kl_stable),
-    "less": (less(0.5, 0.002, 1, 3), brute_less),
-    "dilated": (dilated, brute_dilated),
+RULES: dict[str, tuple[str, Callable[..., set[int]]]] = {
+    "top": ("top", brute_top),
+    "threshold": ("threshold:p=0.6", brute_threshold),
+    "factor": ("factor:f=1.3", brute_factor),
+    "entropy_bound": ("entropy_bound:gamma=0.7", brute_entropy_bound),
+    "kl_stable": ("kl_stable:p=0.5:epsilon=0.004", brute_kl_stable),
+    "less": ("less:p=0.5:epsilon=0.002:steps=1:likeliest=3", brute_less),
+    "dilated": ("dilated", brute_dilated),
 }
 
 
@@ -150,8 +150,9 @@ def test_each_pace_matches_its_formula(name: str, scheduler: str) -> None:
     denoiser = Calm()
     tokens, target = puzzles(denoiser, 4, 10, seed=1)
     sizes: list[int] = []
+    spec, brute = RULES[name]
     for block, steps in ((None, None), (6, 5)):
-        pace = checked(*RULES[name], block, sizes)
+        pace = checked(load_pace(spec), brute, block, sizes)
         trajectory = unmask(
             denoiser,
             load_scheduler(scheduler),

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from support.families import LLADA
 from unmask.assets import MODELS, POLICIES
-from unmask.denoisers import checkpoint, loading, lora, masked_lm
+from unmask.denoisers import lora, masked_lm
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.schedulers import loading as scheduler_loading
@@ -45,7 +45,7 @@ def refuse_building(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> N
 def test_own_denoisers(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(MODELS / "sudoku-4x4", tmp_path / "d")
     rewritten(tmp_path / "d" / "config.json", **changes)
-    refuse_building(monkeypatch, checkpoint, "Transformer")
+    refuse_building(monkeypatch, Transformer, "__init__")
     with pytest.raises(ValueError, match="does not fit its configuration"):
         load_denoiser(tmp_path / "d")
 
@@ -60,7 +60,7 @@ def test_own_denoisers(changes: dict[str, Any], tmp_path: Path, monkeypatch: pyt
 def test_families(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**LLADA, **changes}))
     save_file({"model.transformer.wte.weight": torch.zeros(32, 16)}, tmp_path / "model.safetensors")
-    refuse_building(monkeypatch, loading, "Transformer")
+    refuse_building(monkeypatch, Transformer, "__init__")
     with pytest.raises(ValueError, match="does not fit its configuration"):
         load_denoiser(tmp_path)
 

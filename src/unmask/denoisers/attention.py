@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -153,14 +154,13 @@ def related_cells(config: TransformerConfig) -> Bool[Tensor, "H L L"] | None:
     """Which cells of a grid each head sees: a third of the heads its row, a third its column, a third its box; None without a grid.
 
     Attention over the ``size`` cells of a unit alone would do less arithmetic, but on CPUs it is slower than the fused kernel
-    with a mask: the units are too small to fill it.
+    with a mask: the units are too small to fill it. It is made by numpy, so that it has content where weights have none.
     """
     size = config.grid
     if size is None:
         return None
     height = max(h for h in range(1, size + 1) if size % h == 0 and h * h <= size)
-    cell = torch.arange(size * size)
-    row, column = cell // size, cell % size
+    row, column = np.divmod(np.arange(size * size), size)
     box = row // height * height + column // (size // height)
-    same = torch.stack([unit[:, None] == unit for unit in (row, column, box)])
-    return same.repeat_interleave(config.n_heads // 3, dim=0)
+    same = np.stack([unit[:, None] == unit for unit in (row, column, box)])
+    return torch.from_numpy(same.repeat(config.n_heads // 3, axis=0))

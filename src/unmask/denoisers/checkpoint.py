@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from unmask.denoisers.transformer import Transformer, TransformerConfig, related_cells
+from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.atomic import write_folder
 from unmask.runs.config import read
 
@@ -65,9 +65,7 @@ def load_folder(
 def build_empty(config: TransformerConfig) -> Transformer:
     """A transformer whose weights have no memory: each is to be assigned from where it is stored."""
     with torch.device("meta"), SkipInitialisation():
-        denoiser = Transformer(config)
-    denoiser.related = related_cells(config)
-    return denoiser
+        return Transformer(config)
 
 
 class SkipInitialisation(TorchFunctionMode):

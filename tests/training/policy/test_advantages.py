@@ -122,6 +122,13 @@ def test_expected_reward_ignores_non_candidates() -> None:
     assert grpo.expected_reward(logv, torch.tensor([[-2.0, -4.0, -torch.inf]])).tolist() == pytest.approx([-3.5])
 
 
+def test_bernoulli_logp_is_a_product_over_candidates() -> None:
+    scores = torch.tensor([[0.0, 2.0, -1.0, 50.0]])
+    drawn, eligible = torch.tensor([[True, False, True, True]]), torch.tensor([[True, True, True, False]])
+    expected = math.log(0.5) + math.log(1 - 1 / (1 + math.exp(-2))) + math.log(1 / (1 + math.exp(1)))
+    assert grpo.bernoulli_logp(scores, drawn, eligible).tolist() == pytest.approx([expected], abs=1e-6)
+
+
 def test_kl_and_entropy_ignore_non_candidates() -> None:
     scores = torch.tensor([[1.0, 2.0, 3.0, -torch.inf]])
     logv = scores.log_softmax(1)

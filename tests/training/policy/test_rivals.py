@@ -12,13 +12,11 @@ from support.denoisers import Fixed, view_of
 from support.trainings import DATA, TRAINING, small
 from unmask.decoding.options import Decoding
 from unmask.decoding.paces import bernoulli
-from unmask.decoding.protocols import Canvas, Trajectory
-from unmask.denoisers.loading import load_denoiser
+from unmask.decoding.protocols import Canvas
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy
 from unmask.schedulers.posterior import Posterior
 from unmask.training.policy import advantages as grpo
-from unmask.training.policy import rewards as reward
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.methods import Method, choose_method
 from unmask.training.policy.objectives import Counts, countable, policy_loss
@@ -184,79 +182,6 @@ def test_the_posterior_starts_as_the_policy_and_sees_the_truth() -> None:
     torch.nn.init.normal_(posterior.readout.weight)
     assert not torch.equal(posterior.score(scores, truth, sure), posterior.score(scores, truth.flip(1), sure))
     assert posterior.scheduler(policy).needs_truth
-
-
-def test_speed_reward_is_larger_for_fewer_steps() -> None:
-    fields: dict[str, Any] = {name: torch.zeros(3, 4) for name in ("logp", "order_logp", "score")}
-    trajectory = Trajectory(
-        tokens=torch.tensor([[1, 2, 3, 4]] * 3),
-        order=torch.arange(4).expand(3, 4),
-        step=torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 2, 3]]),
-        states=None,
-        denoiser_calls=0,
-        steps=4,
-        seconds=0.0,
-        denoiser_seconds=0.0,
-        **fields,
-    )
-    target = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 3]])
-    assert reward.terminal(trajectory, target).tolist() == [1, 1, 0]
-    assert reward.terminal(trajectory, target, share=True).tolist() == [1, 1, 0.75]
-    assert reward.terminal(trajectory, target, exponent=2.0).tolist() == pytest.approx([1, (3 / 4) ** 2, 0])
-
-
-def test_terminal_and_hybrid_rewards_use_the_judge() -> None:
-    """The judge gets the whole group: the decoded tokens, or the best token at each decision along the truth."""
-    denoiser, policy = small()
-    canvas = DATA(0, 4)
-    judged_tokens: list[torch.Tensor] = []
-
-    def judge(target: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        assert torch.equal(target, canvas.repeated(3).truth)
-        judged_tokens.append(tokens)
-        return torch.arange(len(tokens)) % 3 == 0
-
-    for kind in ("terminal", "hybrid"):
-        training = config(reward=kind, advantage="reward_to_go", normalise=False, hybrid=100.0)
-        method = choose_method(training, policy, judge=judge)
-        judged = collect(denoiser, method, canvas, torch.arange(12))
-        # One of three is right: it is 2/3 above its group's mean, the others 1/3 below.
-        scale = 1.0 if kind == "terminal" else 100.0
-        assert {0.7, -0.3} <= {round(float(value) / scale, 1) for value in judged.advantage}
-    free, forced = judged_tokens
-    hidden = canvas.repeated(3).tokens == 0
-    assert not (free == 0).any() and torch.equal(free[~hidden], canvas.repeated(3).tokens[~hidden])
-    assert torch.equal(forced[~hidden], canvas.repeated(3).truth[~hidden])
-
-
-def test_leave_one_out_logp_against_single_forwards() -> None:
-    """Positions that are no candidates stay hidden and have price 0."""
-    denoiser: Any = load_denoiser("sudoku-4x4-imperfect")
-    canvas = DATA(0, 3)
-    candidates = torch.ones_like(canvas.tokens, dtype=torch.bool)
-    candidates[0, int((canvas.tokens[0] == 0).nonzero()[0, 0])] = False
-    canvas = dataclasses.replace(canvas, candidates=candidates)
-    found = reward.leave_one_out_logp(denoiser, canvas, at_once=5)
-    hidden = (canvas.tokens == 0) & candidates
-    assert not found[~hidden].any()
-    for row, place in torch.nonzero(hidden).tolist():
-        tokens = torch.where(candidates[row], canvas.truth[row], canvas.tokens[row])
-        tokens[place] = 0
-        logits = denoiser.logits(denoiser.hidden(tokens[None]))[0, place].float()
-        logits[0] = -torch.inf
-        expected = logits.log_softmax(0)[canvas.truth[row, place]]
-        assert found[row, place].item() == pytest.approx(expected.item(), abs=1e-5)
-
-
-def test_relative_rewards_change_the_return_by_a_constant() -> None:
-    denoiser: Any = load_denoiser("sudoku-4x4-imperfect")
-    _, policy = small()
-    canvas, plain = DATA(0, 4), config(advantage="trajectory", normalise=False)
-    seeds = torch.arange(12)
-    one = collect(denoiser, choose_method(plain, policy), canvas, seeds)
-    other = collect(denoiser, choose_method(dataclasses.replace(plain, relative=True), policy), canvas, seeds)
-    assert torch.allclose(one.advantage, other.advantage, atol=1e-4) and bool(one.advantage.abs().max() > 0.01)
-    assert not torch.allclose(one.reward, other.reward, atol=1e-2)
 
 
 def test_bernoulli_pace_reveals_with_the_probability_of_its_keys() -> None:

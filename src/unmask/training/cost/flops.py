@@ -78,7 +78,7 @@ def _one_layer(config: TransformerConfig, ffn: int) -> Transformer:
     """A layer with one SwiGLU of this width and full attention: a mask and a choice of experts cost nothing here."""
     plain = replace(config, n_layers=1, ffn=ffn, experts=None, attention="full", attention_block=None, seeded=False)
     with torch.device("meta"):
-        return Transformer(plain).requires_grad_(False)
+        return Transformer(plain).requires_grad_(False).to("meta")
 
 
 @cache
@@ -156,7 +156,8 @@ def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) ->
             else:
                 blocks = blocks_for(deep_enough, policy.width, policy.n_layers, policy.n_heads, policy.states).shape
             complete = replace(complete, blocks=blocks)
-        network = OrderPolicy(complete).train()  # in evaluation, a TransformerEncoder is one operator without a count
+        # Not in evaluation, where a TransformerEncoder is one operator without a count.
+        network = OrderPolicy(complete).train().to("meta")
     seen = observation(policy, shape.width, vocabulary, length)
     if policy.kind != "grid":  # the others read their values: no padding, all hidden
         seen["real"] = seen["hidden"] = torch.ones(1, length, dtype=torch.bool)
