@@ -10,6 +10,7 @@ the canvas that it observes, hidden tokens are masks.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -186,14 +187,15 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         priced, nothing = view.confidence > -torch.inf, constant(0.0, view.tokens.device)
         vocabulary = view.prices.vocabulary - len(view.denoiser.forbidden_ids)
         log_size = torch.log(torch.tensor(float(max(2, vocabulary))))
+        distances = cache(lambda: _distances(view))
         columns: dict[str, Callable[[], Tensor]] = {
             "confidence": lambda: torch.where(priced, view.confidence, nothing),
             "entropy": lambda: torch.where(priced, view.entropy, nothing) / log_size,
             "position": lambda: _positions(view),
             "margin": lambda: torch.where(priced, view.margin, nothing),
             "progress": lambda: (1 - view.remaining / view.total.clamp(min=1))[:, None].expand_as(view.confidence),
-            "left": lambda: _distances(view)[0],
-            "right": lambda: _distances(view)[1],
+            "left": lambda: distances()[0],
+            "right": lambda: distances()[1],
         }
         stacked = [columns[name]() for name in c.features] + [view.hidden.float()]
         if c.kind == "general":

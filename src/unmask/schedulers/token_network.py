@@ -77,7 +77,8 @@ class TokenNetwork(nn.Module):
         of_position, of_tokens = features.split([self.n_features, 2 * self.vocab_size], dim=1)
         p, logp = (x[:, self.columns] for x in of_tokens.chunk(2, dim=1))
         best = logp.argmax(1)
-        read = torch.stack([p, logp, F.one_hot(best, p.shape[1]).to(p.dtype)], dim=-1)
+        leads = best[:, None] == torch.arange(p.shape[1], device=p.device)
+        read = torch.stack([p, logp, leads.to(p.dtype)], dim=-1)
         return self.distribution(read) + self.position(of_position)[:, None] + self.token, best
 
     def _look_from(
