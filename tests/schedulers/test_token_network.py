@@ -19,6 +19,7 @@ from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, PolicyConfig
 from unmask.schedulers.token_network import TokenNetwork
+from unmask.training.cost.flops import policy_flops
 from unmask.training.policy.run import build_policy
 
 MASK = 9
@@ -147,6 +148,7 @@ def test_heads_that_see_a_few_positions_look_at_them_alone() -> None:
         found.append((scores.detach(), *gradients))
     for ours, theirs in zip(*found, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert policy_flops(POLICY, denoiser.config, 16) > 0  # counted on meta tensors, which have no values to search
 
 
 def test_a_saved_policy_orders_the_same_and_impossible_sizes_are_refused(tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ class TokenNetwork(nn.Module):
         self.config = config = read(TransformerConfig, dict(shape), "the policy's attention")
         related = related_cells(config)
         self.register_buffer("related", related, persistent=False)
-        self.register_buffer("near", None if related is None else _list_near(related), persistent=False)
+        self.register_buffer(
+            "near", None if related is None else _list_near(related, config.grid or 0), persistent=False
+        )
         tokens = [token for token in range(vocab_size) if token != mask_id]
         self.register_buffer("columns", torch.tensor(tokens), persistent=False)
         self.n_features, self.vocab_size, self.mask_id = n_features, vocab_size, mask_id
@@ -79,7 +81,8 @@ class TokenNetwork(nn.Module):
         of_position, of_tokens = features.split([self.n_features, 2 * self.vocab_size], dim=1)
         p, logp = (x[:, self.columns] for x in of_tokens.chunk(2, dim=1))
         best = torch.where(tokens == self.mask_id, logp.argmax(1), tokens - (tokens > self.mask_id).long())
-        read = torch.stack([p, logp, F.one_hot(best, p.shape[1]).to(p.dtype)], dim=-1)
+        leads = best[:, None] == torch.arange(p.shape[1], device=p.device)
+        read = torch.stack([p, logp, leads.to(p.dtype)], dim=-1)
         return self.distribution(read) + self.position(of_position)[:, None] + self.token, best
 
     def _look_from(
@@ -121,9 +124,9 @@ def _take(vectors: Float[Tensor, "N ..."], column: Int[Tensor, "N"], dim: int = 
     return vectors.movedim(dim, 1)[torch.arange(len(column), device=column.device), column]
 
 
-def _list_near(related: Bool[Tensor, "H L L"]) -> Int[Tensor, "L H n"]:
+def _list_near(related: Bool[Tensor, "H L L"], n: int) -> Int[Tensor, "L H n"]:
     """The ``n`` positions that each head of each position sees."""
-    return related.nonzero()[:, 2].view(*related.shape[:2], -1).transpose(0, 1).contiguous()
+    return related.int().topk(n).indices.sort().values.transpose(0, 1).contiguous()
 
 
 def _look_near(near: Int[Tensor, "L H n"], entry: Int[Tensor, "b L"], at: Place) -> Look:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy
 import torch
 
-from unmask_studies.bench import caches, decoding, drafts, growth, learning, policy_cost, processes, throughput
+from unmask_studies.bench import boards, caches, decoding, drafts, growth, learning, policy_cost, processes, throughput
 from unmask_studies.bench.measuring import Finding
 
 SUITE: dict[str, tuple[Callable[[Any], Iterator[Finding]], Any, Any]] = {
+    "boards": (boards.measure_boards, boards.Boards(), boards.QUICK),
     "caches": (caches.measure_caches, caches.Caches(), caches.QUICK),
     "policy-cost": (policy_cost.measure_policy_cost, policy_cost.PolicyCost(), policy_cost.QUICK),
     "decoding": (decoding.measure_decoding, decoding.DecodingBench(), decoding.QUICK),

@@ -202,10 +202,11 @@ def clue_table(clues: Clues, size: int) -> dict[int, float]:
     if not weights or min(weights.values()) < 0 or not 0 < total < float("inf"):
         raise ValueError("expected a clue histogram with positive finite weights")
     low, high = FEWEST_CLUES[size], size * size
-    counts = set(weights) - {MINIMAL} or {low}
-    if min(counts) < low or max(counts) > high:
+    counts = set(weights) - {MINIMAL}
+    fewest, most = min(counts, default=low), max(counts, default=low)
+    if fewest < low or most > high:
         raise ValueError(
-            f"expected {low} to {high} clues for size {size}, got {min(counts)} to {max(counts)}; "
+            f"expected {low} to {high} clues for size {size}, got {fewest} to {most}; "
             f"no {size} x {size} puzzle with fewer than {low} clues has a unique solution"
         )
     return {k: w / total for k, w in weights.items()}

@@ -160,7 +160,9 @@ def rollout_flops(shape: TransformerConfig, policy: PolicyConfig, work: Work) ->
 def update_flops(shape: TransformerConfig, policy: PolicyConfig, work: Work) -> float:
     """Forward and backward of the policy over every decision, ``mu`` times. The denoiser does not run."""
     decisions = work.orders * (work.mean_hidden - 1)
-    return work.training.mu * decisions * (1 + BACKWARD) * policy_flops(policy, shape, work.length)
+    return (
+        work.training.mu * work.training.hardest * decisions * (1 + BACKWARD) * policy_flops(policy, shape, work.length)
+    )
 
 
 def decode_flops(shape: TransformerConfig, policy: PolicyConfig, work: Work) -> float:
