@@ -241,11 +241,10 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         elif c.kind == "grid":
             residual = self.network(*self._grid_input(seen))
         elif c.kind == "general":
-            hidden = seen["hidden"]
-            row, position = torch.nonzero(hidden, as_tuple=True) if at is None else at
+            at = at or _hidden_places(seen)
             inputs = (seen.get(name) for name in ("features", "tokens", "states", "real"))
-            scores = self.network(*inputs, (row, position))
-            residual = scores.new_zeros(hidden.shape).index_put((row, position), scores)
+            scores = self.network(*inputs, at)
+            residual = scores.new_zeros(seen["hidden"].shape).index_put(at, scores)
         else:
             residual = self.network(seen["features"], seen["tokens"], seen.get("real"))
         if not c.residual:
@@ -254,15 +253,14 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
 
     def predict(self, seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None) -> Float[Tensor, "N V"]:
         """The logits that an opinion has of the tokens at the hidden positions."""
-        at = torch.nonzero(seen["hidden"], as_tuple=True) if at is None else at
-        return self.network(seen["tokens"], seen.get("real"), at)
+        return self.network(seen["tokens"], seen.get("real"), at or _hidden_places(seen))
 
     def weigh(
         self, logits: Float[Tensor, "N V"], seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None
     ) -> Float[Tensor, "b L"]:
         """The scores that follow from an opinion's ``logits``."""
         assert isinstance(self.network, Opinion)
-        at = torch.nonzero(seen["hidden"], as_tuple=True) if at is None else at
+        at = at or _hidden_places(seen)
         base = self.confidence_logit(seen) if self.config.base == "confidence" else seen["base"]
         own = self.network.judge(logits, seen["best"][at], base[at], LOGIT_CAP)
         return base.index_put(at, base[at] + own)
@@ -310,6 +308,11 @@ def _general_network(c: PolicyConfig) -> General | TokenNetwork:
         return TokenNetwork(c.blocks, c.n_features - 2 * c.vocab_size, c.vocab_size, c.mask_id, c.token_width)
     embeds = c.tokens and c.vocab_size <= SMALL_VOCABULARY
     return General(c.blocks, c.n_features, c.vocab_size if embeds else None, c.hidden_width if c.states else 0)
+
+
+def _hidden_places(seen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    row, position = torch.nonzero(seen["hidden"], as_tuple=True)
+    return row, position
 
 
 def _positions(view: View) -> Float[Tensor, "b L"]:

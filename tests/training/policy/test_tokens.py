@@ -67,9 +67,14 @@ def test_the_copy_learns_and_the_denoiser_does_not() -> None:
 
 
 def test_objective_and_kind_go_together() -> None:
-    for changes in ({"policy": PolicyConfig(kind="opinion")}, {"training": TOKENS}):
-        with pytest.raises(ValueError, match="objective tokens is how a policy of kind opinion learns"):
-            PolicyRun(**changes)
+    with pytest.raises(
+        ValueError, match=r"how a policy of kind opinion learns, .* got kind 'opinion' and objective 'grpo'"
+    ):
+        PolicyRun(policy=PolicyConfig(kind="opinion"))
+    with pytest.raises(
+        ValueError, match=r"how a policy of kind opinion learns, .* got kind 'grid' and objective 'tokens'"
+    ):
+        PolicyRun(training=TOKENS)
     assert PolicyRun(policy=PolicyConfig(kind="opinion"), training=TOKENS).training.purpose == "order"
     with pytest.raises(ValueError, match="objective tokens learns from the truth"):
         PolicyTraining(objective="tokens", reward="terminal", advantage="reward_to_go", group=2)
