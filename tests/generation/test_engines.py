@@ -113,7 +113,7 @@ def test_editing_is_that_of_diffusers(length: int) -> None:
     from diffusers.schedulers.scheduling_block_refinement import BlockRefinementScheduler
 
     llada2, prompt = denoiser("llada2"), torch.tensor([*PROMPTS, [5, 3, 12, 9, 4]])
-    pipe = LLaDA2Pipeline(WithoutMask(llada2), BlockRefinementScheduler(block_length=BLOCK), tokenizer=None)
+    pipe: Any = LLaDA2Pipeline(WithoutMask(llada2), BlockRefinementScheduler(block_length=BLOCK), tokenizer=None)
     pipe.set_progress_bar_config(disable=True)
     edited: list[int] = []
 
