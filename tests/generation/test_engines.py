@@ -96,6 +96,45 @@ def test_diffusers_reveals_what_we_reveal(options: dict[str, Any], length: int, 
         pipe(**call)
 
 
+class WithoutMask(DenoiserModel):
+    """Logits in which the mask is never the likeliest token: diffusers would reveal it."""
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        output = super().forward(*args, **options)
+        output.logits[..., MASK] = -torch.inf
+        return output
+
+
+@pytest.mark.parametrize("length", [8, 13])
+def test_editing_is_that_of_diffusers(length: int) -> None:
+    """LLaDA 2.1's: ``BlockRefinementScheduler`` itself with a threshold and an ``editing_threshold``, against pace and revision."""
+    pytest.importorskip("diffusers", reason="pip install unmask[diffusers]")
+    from diffusers.pipelines.llada2.pipeline_llada2 import LLaDA2Pipeline
+    from diffusers.schedulers.scheduling_block_refinement import BlockRefinementScheduler
+
+    llada2, prompt = denoiser("llada2"), torch.tensor([*PROMPTS, [5, 3, 12, 9, 4]])
+    pipe: Any = LLaDA2Pipeline(WithoutMask(llada2), BlockRefinementScheduler(block_length=BLOCK), tokenizer=None)
+    pipe.set_progress_bar_config(disable=True)
+    edited: list[int] = []
+
+    def watch(_pipe: Any, _step: int, _of_block: int, seen: dict[str, Any]) -> dict[str, Any]:
+        edited.append(int(seen["editing_transfer_index"].sum()))
+        return {}
+
+    found: Any = pipe(
+        input_ids=prompt, gen_length=length, num_inference_steps=BLOCK, mask_token_id=MASK, output_type="seq",
+        threshold=0.3, editing_threshold=0.7, eos_early_stop=False,
+        callback_on_step_end=watch, callback_on_step_end_tensor_inputs=["editing_transfer_index"],
+    )  # fmt: skip
+    canvas = Canvas(torch.cat([prompt, torch.full((len(prompt), length), MASK)], dim=1))
+    options: dict[str, Any] = {"pace": "threshold:p=0.3", "stop_at_end": False}
+    ours = unmask(llada2, confidence, canvas, Decoding(revision="t2t:p=0.7", **options))
+    assert torch.equal(found.sequences, ours.tokens[:, -length:])
+    assert int(ours.revised.sum()) == sum(edited) > 0
+    plain = unmask(llada2, confidence, canvas, Decoding(**options))
+    assert not torch.equal(plain.tokens, ours.tokens)
+
+
 class Algorithm:
     """sglang.srt.dllm.algorithm.base.DllmAlgorithm: what ``run`` without ``--dllm-fdfo`` does around ``step``."""
 

@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.draws import BERNOULLI_NOISE
-from unmask.decoding.protocols import Pace, View, reads_prices
+from unmask.decoding.pricing import reads_prices
+from unmask.decoding.protocols import Pace, View
 from unmask.runs.names import EntryPoints, build
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -163,3 +164,9 @@ def constant(value: int | float, device: torch.device) -> Shaped[Tensor, ""]:
 def device_ids(ids: tuple[int, ...], device: torch.device) -> Int[Tensor, "F"]:
     """Ids on a device, copied there once: a copy makes the host wait."""
     return torch.tensor(ids, dtype=torch.long, device=device)
+
+
+def reads_prices(rule: Any) -> Any:
+    """Declare that a rule never reads ``view.states``: a cache then computes those of priced positions alone."""
+    rule.reads_states = False
+    return rule

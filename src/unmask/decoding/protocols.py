@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,7 +24,6 @@ from unmask.decoding.pricing import Prices
 from unmask.decoding.standing import Revisions, Standing
 from unmask.runs.names import EntryPoints
 
-R = TypeVar("R")
 RENDERERS = EntryPoints("unmask.renderers")
 """Class name → a function from its instance to HTML, for notebooks: HTML is made by the report, far above this module."""
 
@@ -75,14 +74,9 @@ class Focus:
 
     def double(self) -> Focus:
         """For two canvases per row, all first ones before all second ones: each has an id of its own."""
-        return Focus(
-            torch.cat([2 * self.rows, 2 * self.rows + 1]),
-            self.block.repeat(2),
-            self.active.repeat(2, 1),
-            self.step,
-            None if self.numbers is None else 2 * self.numbers,
-            self.span,
-        )
+        rows = torch.cat([2 * self.rows, 2 * self.rows + 1])
+        numbers = None if self.numbers is None else 2 * self.numbers
+        return Focus(rows, self.block.repeat(2), self.active.repeat(2, 1), self.step, numbers, self.span)
 
 
 class FocusedDenoiser(Denoiser, Protocol):
@@ -190,7 +184,7 @@ class DeclaredScheduler:
     """A scoring function and its needs.
 
     ``needs_truth``: the view carries the reference. ``prices_all``: every hidden position is priced, not only the eligible ones.
-    ``reads_states``: states of positions that are not priced are looked at.
+    ``reads_states``: also states where nothing is priced.
     """
 
     score: Callable[[View], Float[Tensor, "b L"]]
@@ -218,12 +212,6 @@ def prices_all(rule: Scheduler | Pace | Revision | None) -> bool:
 def reads_states(rule: Scheduler | Pace) -> bool:
     """Whether it may read states of positions that are not priced: so does every rule that does not declare otherwise."""
     return bool(getattr(rule, "reads_states", True))
-
-
-def reads_prices(rule: R) -> R:
-    """Declare that a rule never reads ``view.states``: a cache then computes those of priced positions alone."""
-    rule.reads_states = False  # pyright: ignore[reportAttributeAccessIssue]
-    return rule
 
 
 @runtime_checkable

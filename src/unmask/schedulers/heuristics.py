@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unmask.decoding.draws import TIE_NOISE
-from unmask.decoding.pricing import device_ids, price
-from unmask.decoding.protocols import Scheduler, View, reads_prices, scheduler
+from unmask.decoding.pricing import device_ids, price, reads_prices
+from unmask.decoding.protocols import Scheduler, View, scheduler
 
 
 @reads_prices

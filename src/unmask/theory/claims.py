@@ -113,7 +113,7 @@ def _sample_returns(
     tokens, target = (x.repeat_interleave(ORDERS_DRAWN, 0) for x in (canvas.tokens, canvas.truth))
     seeds = torch.randint(2**62, (len(tokens),), generator=torch.Generator().manual_seed(seed))
     decoding = Decoding(order_temperature=tau, share=True)
-    canvas = Canvas(tokens, target, seeds=seeds)
+    canvas = Canvas(tokens, target, seeds=seeds.to(tokens.device))
     trajectory = unmask(denoiser, confidence, canvas, decoding, forced=True, record=False)
     mean = trajectory.total_logp.double().view(len(grids), ORDERS_DRAWN).mean(1)
     variance = _floats(return_variance(g.logp, v) for g, v in zip(grids, soft, strict=True))
