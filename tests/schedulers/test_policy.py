@@ -53,8 +53,11 @@ def decoded_by(base: Scheduler) -> Trajectory:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("base", [confidence, uncertainty, margin, entropy, left_to_right])
 def test_an_untrained_policy_ranks_as_its_base_does(kind: str, base: Scheduler) -> None:
-    ours = unmask(DENOISER, policy_of(kind, base=base.__name__), boards(3)[0])  # pyright: ignore
-    assert torch.equal(ours.order, decoded_by(base).order)
+    policy = policy_of(kind, base=base.__name__)  # pyright: ignore
+    if kind == "opinion" and base is not confidence:
+        # Its copy ranks as confidence does; a training that keeps another heuristic leaves it no weight.
+        torch.nn.init.zeros_(policy.network.readout.weight)
+    assert torch.equal(unmask(DENOISER, policy, boards(3)[0]).order, decoded_by(base).order)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -184,7 +187,7 @@ def test_policies_price_only_the_positions_that_they_read(kind: str) -> None:
     priced, rows[:] = sum(rows), []
     as_needed = unmask(DENOISER, scheduler(prices_all=policy.prices_all)(count), tokens, Decoding(block=9))
     assert torch.equal(all_priced.order, as_needed.order) and torch.equal(all_priced.tokens, as_needed.tokens)
-    assert (sum(rows) < priced) == (kind in ("mlp", "hidden"))
+    assert (sum(rows) < priced) == (kind in ("mlp", "hidden", "opinion"))
 
 
 def test_a_blockwise_transformer_prices_only_its_block() -> None:

@@ -212,6 +212,7 @@ def test_the_suite_is_complete() -> None:
         "growth",
         "processes",
         "drafts",
+        "boards",
     }
     for run, full, quick in suite.SUITE.values():
         assert callable(run)
