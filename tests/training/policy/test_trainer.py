@@ -14,6 +14,7 @@ import torch
 from support.trainings import DATA, TRAINING, TwoPositions, small
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
+from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.learner import Learner
 from unmask.training.policy.methods import choose_method
@@ -77,10 +78,8 @@ def test_resume_is_bit_for_bit(tmp_path: Path, stops: tuple[int, ...], beta: flo
         assert strip(Run(tmp_path / "whole")) == strip(Run(parts))
 
 
-def test_a_part_of_a_pass_takes_a_part_of_the_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    denoiser, policy = small()
-    config = dataclasses.replace(TRAINING, steps=1)
-    rollout = collect(denoiser, choose_method(config, policy), DATA(0, 4), torch.arange(12))
+def record_updates(monkeypatch: pytest.MonkeyPatch, policy: OrderPolicy) -> list[int]:
+    """The decisions that a learner updates on from now on; their loss is zero."""
     taken: list[int] = []
 
     def loss(_: Any, __: Any, rows: torch.Tensor, *___: Any) -> tuple[torch.Tensor, dict[str, float]]:
@@ -89,6 +88,14 @@ def test_a_part_of_a_pass_takes_a_part_of_the_decisions(monkeypatch: pytest.Monk
         return zero, {"loss": 0.0, "clip_fraction": 0.0, "kl": 0.0}
 
     monkeypatch.setattr("unmask.training.policy.learner.policy_loss", loss)
+    return taken
+
+
+def test_a_part_of_a_pass_takes_a_part_of_the_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    denoiser, policy = small()
+    config = dataclasses.replace(TRAINING, steps=1)
+    rollout = collect(denoiser, choose_method(config, policy), DATA(0, 4), torch.arange(12))
+    taken = record_updates(monkeypatch, policy)
     for mu, least in ((0.5, 0), (1.5, 1)):
         taken.clear()
         own = dataclasses.replace(config, mu=mu)
@@ -105,14 +112,7 @@ def test_passes_over_the_hardest_decisions_take_those_of_the_greatest_regret(mon
     v = policy.logv(policy.score(rollout.observed(torch.arange(len(rollout)))), {"eligible": rollout.eligible}).exp()
     regret = (v * (1 - rollout.reward.exp())).sum(1).detach()
     assert torch.allclose(regret, rollout.regret, atol=1e-5)
-    taken: list[int] = []
-
-    def loss(_: Any, __: Any, rows: torch.Tensor, *___: Any) -> tuple[torch.Tensor, dict[str, float]]:
-        taken.extend(rows.tolist())
-        zero = torch.stack([p.sum() for p in policy.parameters()]).sum() * 0.0
-        return zero, {"loss": 0.0, "clip_fraction": 0.0, "kl": 0.0}
-
-    monkeypatch.setattr("unmask.training.policy.learner.policy_loss", loss)
+    taken = record_updates(monkeypatch, policy)
     Learner(policy, config, torch.device("cpu")).update(
         choose_method(config, policy), rollout, 0, ProcessGroup(start_accelerator())
     )
