@@ -27,8 +27,9 @@ from unmask.decoding.protocols import Canvas, Focus, View, scheduler
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Block, Transformer
 from unmask.generation.generate import generate, infill
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import confidence, look_ahead
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy
 
 FAMILIES = {
     "ours": {"logit_shift": False, "positions": "learned", "qkv_bias": False, "max_length": 64},

@@ -22,9 +22,10 @@ from unmask.decoding.protocols import Canvas, Denoiser, Trajectory, View, needs_
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.generation.generate import generate
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy
 
 END, PAD, MASK = 7, 6, 8
 TEMPERATURES = [0.0, 0.7, 2.5]

@@ -17,9 +17,9 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import confidence, margin
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.training.policy.run import build_policy
+from unmask.schedulers.policy import OrderPolicy, build_policy
 
 MASK, END = 39, 38
 

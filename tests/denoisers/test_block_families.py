@@ -336,8 +336,8 @@ def test_an_order_is_learned_and_planned(family: str, tmp_path: Path, capsys: py
     from support.text import examples
     from support.tokenizers import words
     from unmask.cli.plan import Plan
+    from unmask.schedulers.config import PolicyConfig
     from unmask.schedulers.loading import load_scheduler
-    from unmask.schedulers.policy import PolicyConfig
     from unmask.tasks.jsonl import TextData
     from unmask.training.policy.config import PolicyTraining
     from unmask.training.policy.run import PolicyRun, run_policy_training

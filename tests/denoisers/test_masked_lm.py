@@ -19,9 +19,9 @@ from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.denoisers import masked_lm
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.masked_lm import MaskedLM
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import confidence
-from unmask.schedulers.policy import PolicyConfig
-from unmask.training.policy.run import build_policy
+from unmask.schedulers.policy import build_policy
 
 transformers = pytest.importorskip("transformers", reason="masked language models come from transformers")
 

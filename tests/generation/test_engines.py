@@ -21,9 +21,9 @@ from unmask.decoding.protocols import Canvas, View, scheduler
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
 from unmask.generation.engines import DenoiserModel, Shown, check_servable, choose, custom_generate, dream_hook
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import confidence
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.training.policy.run import build_policy
+from unmask.schedulers.policy import OrderPolicy, build_policy
 
 PROMPTS = [[3, 4, 5, 6, 7], [8, 9, 10, 11, 12]]
 

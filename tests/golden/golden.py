@@ -47,7 +47,7 @@ from unmask.cli.main import main as command
 from unmask.denoisers.transformer import TransformerConfig
 from unmask.generation.generate import generate, infill
 from unmask.runs.presets import load_preset
-from unmask.schedulers.policy import PolicyConfig
+from unmask.schedulers.config import PolicyConfig
 from unmask.tasks.arithmetic import Arithmetic
 from unmask.tasks.jsonl import TextData
 from unmask.tasks.sudoku.source import SudokuData

@@ -24,8 +24,8 @@ from unmask.denoisers.loading import describe_source, load_denoiser
 from unmask.runs import atomic, bounded
 from unmask.runs.run import Run
 from unmask.runs.tensorboard import scalar_writer
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import describe_policy
-from unmask.schedulers.policy import PolicyConfig
 from unmask.training.policy import run as policy_run
 from unmask.training.policy.run import PolicyRun, run_policy_training
 

@@ -14,10 +14,10 @@ from support.small_models import MASK, MODELS, ROW, masked_lm, text_denoiser
 from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.transformer import Transformer
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.training.policy.run import build_policy
+from unmask.schedulers.policy import OrderPolicy, build_policy
 
 GENERAL = PolicyConfig(kind="general", width=48, n_layers=1, n_heads=2)
 VARIANTS = {

@@ -15,14 +15,15 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, View
 from unmask.denoisers.loading import load_denoiser
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heads import Doubt, LearnedPace
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import PolicyRun, build_policy, run_policy_training
+from unmask.training.policy.run import PolicyRun, run_policy_training
 
 NAME = "sudoku-4x4-imperfect"
 CANVAS = SudokuTask.generate(6, 4, "6-7", "test", 0).canvas(range(6)).seeded(torch.arange(6))

@@ -14,11 +14,11 @@ from support.small_models import MASK, MODELS, ROW, masked_lm, text_denoiser
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.opinion import WEIGHT, Opinion, shape_of
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.training.policy.run import build_policy
+from unmask.schedulers.policy import OrderPolicy, build_policy
 
 OPINION = PolicyConfig(kind="opinion")
 PADDED = Canvas(

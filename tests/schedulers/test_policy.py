@@ -15,11 +15,11 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Scheduler, Trajectory, View, scheduler
 from unmask.denoisers.loading import load_denoiser
+from unmask.schedulers.config import KINDS, PolicyConfig
 from unmask.schedulers.heuristics import confidence, entropy, left_to_right, margin, uncertainty
-from unmask.schedulers.policy import KINDS, OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.tasks.sudoku.generate import generate
 from unmask.tasks.sudoku.symmetry import apply, random_symmetries
-from unmask.training.policy.run import build_policy
 
 DENOISER = load_denoiser("sudoku-9x9-imperfect")
 

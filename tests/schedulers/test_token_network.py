@@ -15,12 +15,12 @@ from unmask.decoding.protocols import Canvas
 from unmask.denoisers.attention import attend_to_shared
 from unmask.denoisers.masked_lm import MaskedLM
 from unmask.denoisers.transformer import Transformer, TransformerConfig
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.schedulers.token_network import TokenNetwork
 from unmask.training.cost.flops import policy_flops
-from unmask.training.policy.run import build_policy
 
 MASK = 9
 VOCABULARY = 12

@@ -11,8 +11,8 @@ from unmask.decoding.pricing import device_ids, price, price_at_once
 from unmask.decoding.protocols import Canvas
 from unmask.decoding.rows import LiveRows
 from unmask.denoisers.transformer import Transformer, TransformerConfig
-from unmask.schedulers.policy import PolicyConfig
-from unmask.training.policy.run import build_policy
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.policy import build_policy
 
 MASK = 39
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from unmask.schedulers.policy import PolicyConfig
+from unmask.schedulers.config import PolicyConfig
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import PolicyRun, run_policy_training

@@ -7,10 +7,10 @@ import torch
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import build_policy
 
 DATA = SudokuData(size=4, puzzles=64, clues="5-7")
 

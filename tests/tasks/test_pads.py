@@ -17,8 +17,9 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas, DeclaredScheduler, View
 from unmask.denoisers.loading import load_denoiser
 from unmask.generation.text_canvas import prompt_canvas
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import confidence
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy
 from unmask.tasks.arithmetic import Arithmetic
 from unmask.tasks.jsonl import TextData, TextProblems
 from unmask.training.policy.config import PolicyTraining

@@ -20,8 +20,8 @@ from unmask.decoding.protocols import Task, View
 from unmask.denoisers.checkpoint import save_denoiser
 from unmask.evaluation.evaluate import EvaluationOptions, evaluate
 from unmask.runs.presets import load_preset
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import PolicyConfig
 from unmask.tasks.arithmetic import MOST_LINES, Arithmetic, Ordered, Sums
 from unmask.tasks.code import INPUTS, Code, interpret
 from unmask.tasks.countdown import Countdown, load_published_digests, read_problems, solve

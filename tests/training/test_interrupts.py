@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from unmask.runs.run import Run
-from unmask.schedulers.policy import PolicyConfig
+from unmask.schedulers.config import PolicyConfig
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.denoiser import second_stage
 from unmask.training.denoiser.masked_trainer import MaskedTraining

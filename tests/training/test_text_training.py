@@ -15,14 +15,15 @@ from unmask.decoding import pricing
 from unmask.decoding.protocols import Denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.runs.run import Run
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.tasks.jsonl import TextData
 from unmask.training.cost.preflight import preflight
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.methods import choose_method
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.run import PolicyRun, build_policy, run_policy_training
+from unmask.training.policy.run import PolicyRun, run_policy_training
 
 FEATURES = ("confidence", "entropy", "position", "left", "right")
 TRAINING = PolicyTraining(
@@ -166,10 +167,10 @@ def test_a_run_that_does_not_fit_is_refused_before_its_first_step(
 
 def test_distance_features_to_the_nearest_known_token() -> None:
     from support.denoisers import CountingTable, view_of
-    from unmask.schedulers.policy import _distances
+    from unmask.schedulers.features import compute_distances
 
     tokens = torch.tensor([[0, 3, 3, 3, 1, 3]])
-    left, right = _distances(view_of(CountingTable(), tokens))
+    left, right = compute_distances(view_of(CountingTable(), tokens))
     steps = torch.tensor([[0.0, 1, 2, 3, 0, 1]]), torch.tensor([[0.0, 3, 2, 1, 0, 1]])
     for got, expected in zip((left, right), steps, strict=True):
         assert torch.allclose(got, torch.log2(1 + expected) / 8)

@@ -13,12 +13,13 @@ from unmask.denoisers.loading import load_denoiser
 from unmask.runs.jsonable import to_jsonable
 from unmask.runs.names import did_you_mean
 from unmask.runs.presets import load_preset
+from unmask.schedulers.policy import build_policy
 from unmask.training.cost.flops import TEXT_POLICY, shape_of
 from unmask.training.cost.plan import DEVICES, implied_utilisation, measure_rate, peak_rate, plan
 from unmask.training.cost.plan import Plan as Cost
 from unmask.training.cost.preflight import Work
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import PolicyRun, build_policy, sample_problems
+from unmask.training.policy.run import PolicyRun, sample_problems
 
 SAMPLE = 256
 """Problems sampled to estimate the number of hidden positions."""

@@ -42,8 +42,6 @@ ENGINES = {
     "transformers": frozenset({"canvas", "prices", "states"}),
 }
 """What an engine shows beside the logits of a block: its place in the canvas, logits of all hidden positions, states."""
-BLOCK_FEATURES = frozenset({"confidence", "entropy", "margin"})
-"""Features of a policy that the logits of a position alone give."""
 
 
 def check_servable(scheduler: Scheduler, engine: str) -> Scheduler:
@@ -65,12 +63,10 @@ def missing_for(scheduler: Scheduler, engine: str) -> list[str]:
         "the prices of all hidden positions": prices_all(scheduler) and "prices" not in shown,
     }
     if isinstance(scheduler, OrderPolicy):
-        c = scheduler.config
-        elsewhere = [name for name in c.features if name not in BLOCK_FEATURES] if c.kind != "hidden" else []
-        whole = c.kind in ("general", "transformer") or (c.tokens and c.kind != "hidden") or bool(elsewhere)
-        needs["a board"] = c.kind == "grid"
-        needs["the denoiser's states"] = c.reads_states and "states" not in shown
-        needs["the whole canvas"] = whole and "canvas" not in shown
+        network, config = scheduler.network, scheduler.config
+        needs["a board"] = network.needs_board
+        needs["the denoiser's states"] = network.reads_states(config) and "states" not in shown
+        needs["the whole canvas"] = network.needs_canvas(config) and "canvas" not in shown
     return [need for need, missing in needs.items() if missing]
 
 

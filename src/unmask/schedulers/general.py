@@ -7,31 +7,37 @@ layers that start at zero. A denoiser wider than the policy, or a policy without
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.decoding.kv_store import Place
+from unmask.decoding.protocols import View
 from unmask.denoisers.masked_lm import MaskedLMBlocks
 from unmask.denoisers.transformer import Blocks, TransformerConfig
 from unmask.runs.config import read
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.features import compute_features, hidden_places
+from unmask.schedulers.networks import Kept, PolicyNetwork
 
-SMALL_VOCABULARY = 64
-"""Up to here the policy reads whole distributions and embeds the tokens."""
 
+class General(PolicyNetwork):
+    """Blocks of ``config.blocks``; they go on from states of ``hidden_width``, or read prices alone."""
 
-class General(nn.Module):
-    """``shape`` is that of the blocks; ``states_width`` that of the states they go on from, 0 if they read prices alone."""
+    looks_around = True
+    reads_standing = True
 
-    def __init__(self, shape: Mapping[str, Any], n_features: int, vocab_size: int | None, states_width: int) -> None:
-        super().__init__()
-        self.blocks = blocks = build_blocks(shape)
-        width = blocks.width
-        self.enter = nn.Linear(n_features, width)
-        self.token = nn.Embedding(vocab_size, width) if vocab_size else None
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        self.blocks = blocks = build_blocks(require_shape(config))
+        width, states_width = blocks.width, config.hidden_width if config.states else 0
+        self.names, self.vocab_size = names_of(config), config.vocab_size if reads_distributions(config) else 0
+        self.enter = nn.Linear(count_features(config), width)
+        self.token = nn.Embedding(config.vocab_size, width) if config.tokens and config.small else None
         self.narrow = None
         if states_width == width:  # the blocks begin with what they know: the denoiser's states
             for parameter in (*self.enter.parameters(), *(self.token.parameters() if self.token else ())):
@@ -41,22 +47,65 @@ class General(nn.Module):
         self.norm = nn.RMSNorm(width)
         self.readout = nn.Linear(width, 1)
 
-    def forward(
-        self,
-        features: Float[Tensor, "b L F"],
-        tokens: Int[Tensor, "b L"],
-        states: Float[Tensor, "b L D"] | None,
-        real: Bool[Tensor, "b L"] | None,
-        at: Place,
-    ) -> Float[Tensor, "N"]:
-        """Of the hidden positions ``at``."""
-        x = self.enter(features)
+    @classmethod
+    def reads_states(cls, config: PolicyConfig) -> bool:
+        return config.states
+
+    @classmethod
+    def keeps(cls, config: PolicyConfig) -> Kept:
+        return {"features": ((count_features(config),), torch.float32)}
+
+    @classmethod
+    def fit(cls, config: PolicyConfig, denoiser: Any) -> tuple[PolicyConfig, dict[str, Tensor]]:
+        blocks = blocks_for(denoiser, config)
+        return replace(config, blocks=blocks.shape), {f"blocks.{k}": w for k, w in blocks.state_dict().items()}
+
+    @classmethod
+    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
+        return least_weights(require_shape(config)), 0
+
+    def observe(self, view: View) -> dict[str, Tensor]:
+        return {"features": observe_features(view, self.names, self.vocab_size)}
+
+    def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
+        at = at or hidden_places(seen)
+        x = self.enter(seen["features"])
         if self.token is not None:
-            x = x + self.token(tokens)
-        if states is not None:
-            states = states.to(x.dtype)
+            x = x + self.token(seen["tokens"])
+        if "states" in seen:
+            states = seen["states"].to(x.dtype)
             x = x + (states if self.narrow is None else self.narrow(states))
-        return self.readout(self.norm(self.blocks(x, real, at)))[:, 0]
+        scores = self.readout(self.norm(self.blocks(x, seen.get("real"), at)))[:, 0]
+        return scores.new_zeros(seen["hidden"].shape).index_put(at, scores)
+
+
+def names_of(config: PolicyConfig) -> tuple[str, ...]:
+    return (*config.features, "hidden", "logit")
+
+
+def reads_distributions(config: PolicyConfig) -> bool:
+    return config.distribution and config.small
+
+
+def count_features(config: PolicyConfig) -> int:
+    """Numbers per position besides the states."""
+    return len(names_of(config)) + (2 * config.vocab_size if reads_distributions(config) else 0)
+
+
+def observe_features(view: View, names: Sequence[str], vocab_size: int) -> Float[Tensor, "b L F"]:
+    """The statistics and, with a ``vocab_size``, the distribution of every position."""
+    features = compute_features(view, names)
+    if not vocab_size:
+        return features
+    spread = distributions(view.prices.logp, view.at, view.tokens.shape, vocab_size)
+    return torch.cat([features, spread], dim=-1)
+
+
+def require_shape(config: PolicyConfig) -> Mapping[str, Any]:
+    """The stored shape of what was taken from the denoiser."""
+    if not config.blocks:
+        raise ValueError(f"a policy of kind {config.kind} is made for a denoiser: build it with build_policy")
+    return config.blocks
 
 
 def build_blocks(shape: Mapping[str, Any]) -> Blocks | MaskedLMBlocks:
@@ -66,27 +115,22 @@ def build_blocks(shape: Mapping[str, Any]) -> Blocks | MaskedLMBlocks:
     return Blocks(read(TransformerConfig, dict(shape), "the policy's blocks"))
 
 
-def least_weights(shape: Mapping[str, Any], attention_alone: bool = False) -> int:
-    """A lower bound on the number of weights of the blocks, or of their queries and keys, known before memory is allocated."""
+def least_weights(shape: Mapping[str, Any]) -> int:
+    """A lower bound on the number of weights of a part of the denoiser, known before memory is allocated."""
     if "model_type" in shape:
         sizes = [shape.get(name, 1) for name in ("hidden_size", "intermediate_size")]
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             raise ValueError(f"the policy's blocks: sizes must be positive whole numbers, got {sizes}")
         return sizes[0] * sizes[1]
-    config = read(TransformerConfig, dict(shape), "the policy's blocks")
-    return (
-        config.n_layers * config.width * config.n_heads * config.inner_width
-        if attention_alone
-        else config.least_weights
-    )
+    return read(TransformerConfig, dict(shape), "the policy's blocks").least_weights
 
 
-def blocks_for(denoiser: Any, width: int, n_layers: int, n_heads: int, states: bool) -> Any:
-    """Copies of the denoiser's last blocks; new ones of ``width`` if it is wider, has none to copy, or ``states`` are not read."""
-    copy = getattr(denoiser, "last_blocks", None)
-    if states and copy is not None and denoiser.config.width <= width:
-        return copy(n_layers).float()
-    return Blocks(TransformerConfig(1, width, n_layers, n_heads, 2 * width, 0))
+def blocks_for(denoiser: Any, config: PolicyConfig) -> Any:
+    """Copies of the denoiser's last blocks; new ones of the policy's width if it is wider, has none, or states are not read."""
+    copy, width = getattr(denoiser, "last_blocks", None), config.width
+    if config.states and copy is not None and denoiser.config.width <= width:
+        return copy(config.n_layers).float()
+    return Blocks(TransformerConfig(1, width, config.n_layers, config.n_heads, 2 * width, 0))
 
 
 def distributions(

@@ -130,7 +130,7 @@ def observe_standing(policy: OrderPolicy, view: View, standing: Standing) -> dic
     at = (torch.cat([view.at[0], standing.at[0]]), torch.cat([view.at[1], standing.at[1]]))
     altered = replace(inner_view(view), at=at, prices=prices.alter(best=best, confidence=confidence))
     seen = policy.observe(altered)
-    if policy.config.kind in ("grid", "general"):  # which read the distributions of what is called hidden
+    if policy.network.reads_standing:
         seen["hidden"] = seen["confidence"].isfinite()
     return seen
 

@@ -15,9 +15,8 @@ from unmask.denoisers.config import LARGEST_GRID
 from unmask.denoisers.hub import digest
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
-from unmask.schedulers import opinion
-from unmask.schedulers.general import least_weights
-from unmask.schedulers.policy import PURPOSES, OrderPolicy, PolicyConfig
+from unmask.schedulers.config import PURPOSES, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy, choose_network
 
 SCHEDULERS = EntryPoints("unmask.schedulers")
 """Name → the scheduler, or a function of its options."""
@@ -137,18 +136,7 @@ def _check_config(folder: Path) -> None:
     file = folder / "config.json"
     stored = read_json(file)
     config = read(PolicyConfig, {key: value for key, value in stored.items() if value is not None}, str(file))
-    if config.kind == "general":
-        least = least_weights(config.blocks or {}, config.per_token) + config.per_token * config.token_width**2
-        require_plausible_size(least, Checkpoint(folder).shapes, folder / "model.safetensors")
-        return
-    if config.kind == "opinion":
-        require_plausible_size(opinion.least_weights(config.blocks or {}), Checkpoint(folder).shapes, file)
-        return
-    layered = {"transformer": config.n_layers, "grid": config.n_layers}.get(config.kind, 0)
-    square = 0 if config.kind == "hidden" else config.width**2
-    embedded = (config.vocab_size + (config.length or 0)) * config.width if config.tokens else 0
-    least = {"hidden": config.hidden_width * config.width, "grid": 0}.get(config.kind, embedded)
-    shapes = Checkpoint(folder).shapes
-    require_plausible_size(least + max(1, layered) * square, shapes, folder / "model.safetensors", layered)
+    least, layers = choose_network(config).least_weights(config)
+    require_plausible_size(least, Checkpoint(folder).shapes, folder / "model.safetensors", layers)
     if config.size is not None and not 1 <= config.size <= LARGEST_GRID:
         raise ValueError(f"{folder / 'config.json'}: size must be in 1 .. {LARGEST_GRID}, got {config.size}")

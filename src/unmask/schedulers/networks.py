@@ -1,64 +1,176 @@
-"""Networks from the observation of a state to one number per position. ``b`` states, ``L`` positions, ``F`` features, ``d`` width.
+"""Networks of policies: from the observation of a state to one number per position.
 
-``mlp``, ``transformer`` and ``hidden`` are the paper's (appendices "Policy Architecture" and "Hidden-State"); ``grid`` is ours.
-Each returns a *residual*: the policy adds it to the confidence score, and the last layer starts at zero.
+A kind of policy is a class of :class:`PolicyNetwork` and nothing else: what it keeps of a state, what it computes from that, and
+how it begins for a denoiser. ``mlp``, ``transformer`` and ``hidden`` are the paper's (appendices "Policy Architecture" and
+"Hidden-State"). Each returns a *residual*: the policy adds it to the score of its base, and the last layer starts at zero.
+
+``b`` states, ``L`` positions, ``F`` features, ``d`` width.
 """
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unmask.decoding.kv_store import Place
+from unmask.decoding.protocols import View
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.features import compute_features
 
-class MLP(nn.Module):
+Kept = dict[str, tuple[tuple[int, ...], torch.dtype]]
+"""Name → the shape of a position and its type."""
+OF_LOGITS = frozenset({"confidence", "entropy", "margin"})
+"""Features that the logits of a position alone give."""
+
+
+class PolicyNetwork(nn.Module):
+    """What a kind of policy reads, keeps and computes.
+
+    ``looks_around``: positions are compared, so those that cannot be chosen are priced, too. ``reads_standing``: of heads; tokens
+    that stand are read like hidden positions. ``needs_board``: it fits denoisers of boards alone.
+    """
+
+    looks_around: ClassVar[bool] = False
+    reads_standing: ClassVar[bool] = False
+    needs_board: ClassVar[bool] = False
+    readout: nn.Linear
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+
+    def begin_at_zero(self) -> None:
+        """Make the residual zero."""
+        nn.init.zeros_(self.readout.weight)
+        nn.init.zeros_(self.readout.bias)
+
+    @classmethod
+    def reads_states(cls, config: PolicyConfig) -> bool:
+        """Does it read the denoiser's states?"""
+        return False
+
+    @classmethod
+    def needs_canvas(cls, config: PolicyConfig) -> bool:
+        """Does it read more of a position than its logits and its state?"""
+        return True
+
+    @classmethod
+    def keeps(cls, config: PolicyConfig) -> Kept:
+        """What :meth:`observe` adds to an observation."""
+        raise NotImplementedError(f"{cls.__name__} must declare what it keeps of a state")
+
+    def observe(self, view: View) -> dict[str, Tensor]:
+        """What it keeps of a state besides tokens, confidence and what is hidden: all that :meth:`forward` needs later."""
+        raise NotImplementedError(f"{type(self).__name__} must observe a state")
+
+    def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
+        """The residual. ``at`` are the hidden positions of the observation, where they are known already."""
+        raise NotImplementedError(f"{type(self).__name__} must compute a residual")
+
+    @classmethod
+    def fit(cls, config: PolicyConfig, denoiser: Any) -> tuple[PolicyConfig, dict[str, Tensor]]:
+        """The configuration for this denoiser, and weights to begin with."""
+        return config, {}
+
+    @classmethod
+    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
+        """Lower bounds on the numbers of weights and of layers, known before memory is allocated."""
+        raise NotImplementedError(f"{cls.__name__} must bound its weights")
+
+
+class Statistics(PolicyNetwork):
+    """A network of a position's statistics and, where the vocabulary is small, of the tokens and the positions."""
+
+    @classmethod
+    def keeps(cls, config: PolicyConfig) -> Kept:
+        return {"features": ((len(config.features) + 1,), torch.float32)}
+
+    @classmethod
+    def needs_canvas(cls, config: PolicyConfig) -> bool:
+        return cls.looks_around or config.tokens or not OF_LOGITS.issuperset(config.features)
+
+    @classmethod
+    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
+        layers = config.n_layers if cls.looks_around else 0
+        embedded = (config.vocab_size + (config.length or 0)) * config.width if config.tokens else 0
+        return embedded + max(1, layers) * config.width**2, layers
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        self.names = (*config.features, "hidden")
+
+    def observe(self, view: View) -> dict[str, Tensor]:
+        return {"features": compute_features(view, self.names)}
+
+
+class MLP(Statistics):
     """Every position by itself: statistics and token embedding through two hidden layers."""
 
-    def __init__(self, n_features: int, width: int, vocab_size: int | None, length: int | None) -> None:
-        super().__init__()
-        self.enter = Enter(n_features, width, vocab_size, length)
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        width = config.width
+        self.enter = Enter(len(self.names), width, *config.embedded)
         self.body = nn.Sequential(nn.GELU(), nn.Linear(width, width), nn.GELU())
         self.readout = nn.Linear(width, 1)
 
-    def forward(
-        self, features: Float[Tensor, "b L F"], tokens: Int[Tensor, "b L"], real: Bool[Tensor, "b L"] | None
-    ) -> Float[Tensor, "b L"]:
-        return self.readout(self.body(self.enter(features, tokens)))[..., 0]
+    def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
+        return self.readout(self.body(self.enter(seen["features"], seen["tokens"])))[..., 0]
 
 
-class Attentive(nn.Module):
+class Attentive(Statistics):
     """A small Transformer encoder: positions are scored relative to each other."""
 
-    def __init__(
-        self, n_features: int, width: int, n_layers: int, n_heads: int, vocab_size: int | None, length: int | None
-    ) -> None:
-        super().__init__()
-        self.enter = Enter(n_features, width, vocab_size, length)
-        layer = nn.TransformerEncoderLayer(width, n_heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
-        self.body = nn.TransformerEncoder(layer, n_layers, enable_nested_tensor=False)
+    looks_around = True
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        width, heads = config.width, config.n_heads
+        self.enter = Enter(len(self.names), width, *config.embedded)
+        layer = nn.TransformerEncoderLayer(width, heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.body = nn.TransformerEncoder(layer, config.n_layers, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(width)
         self.readout = nn.Linear(width, 1)
 
-    def forward(
-        self, features: Float[Tensor, "b L F"], tokens: Int[Tensor, "b L"], real: Bool[Tensor, "b L"] | None
-    ) -> Float[Tensor, "b L"]:
-        x = self.body(
-            self.enter(features, tokens), src_key_padding_mask=None if real is None or bool(real.all()) else ~real
-        )
+    def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
+        real = seen.get("real")
+        padding = None if real is None or bool(real.all()) else ~real
+        x = self.body(self.enter(seen["features"], seen["tokens"]), src_key_padding_mask=padding)
         return self.readout(self.norm(x))[..., 0]
 
 
-class Projection(nn.Module):
+class Projection(PolicyNetwork):
     """The frozen denoiser's own states: linear, activation, linear. No attention: they are contextual already."""
 
-    def __init__(self, hidden_width: int, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(hidden_width)
-        self.project = nn.Linear(hidden_width, width)
-        self.readout = nn.Linear(width, 1)
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        self.norm = nn.LayerNorm(config.hidden_width)
+        self.project = nn.Linear(config.hidden_width, config.width)
+        self.readout = nn.Linear(config.width, 1)
 
-    def forward(self, states: Float[Tensor, "b L D"]) -> Float[Tensor, "b L"]:
+    @classmethod
+    def reads_states(cls, config: PolicyConfig) -> bool:
+        return True
+
+    @classmethod
+    def needs_canvas(cls, config: PolicyConfig) -> bool:
+        return False
+
+    @classmethod
+    def keeps(cls, config: PolicyConfig) -> Kept:
+        return {}
+
+    @classmethod
+    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
+        return config.hidden_width * config.width, 0
+
+    def observe(self, view: View) -> dict[str, Tensor]:
+        return {}
+
+    def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
+        states = seen["states"].to(self.readout.weight.dtype)
         return self.readout(F.gelu(self.project(self.norm(states))))[..., 0]
 
 
@@ -78,55 +190,3 @@ class Enter(nn.Module):
         if self.position is not None:
             x = x + self.position.weight[: tokens.shape[1]]
         return x
-
-
-class Grid(nn.Module):
-    """A network with Sudoku's symmetries built in: a vector per cell *and* digit, the same weights for all of them.
-
-    Each layer mixes a vector with means over its row, its column, its box, and over the digits of its cell. Relabelling digits,
-    permuting bands, rows, stacks and columns, or transposing permutes the scores and changes none (rows and columns share their
-    weights). Means count: that one digit is left for a cell, or one cell for a digit, is a threshold on a mean; softmax attention
-    would have to learn it. Pooling and spreading are two products with the cells' incidence matrix.
-    """
-
-    def __init__(self, size: int, n_features: int, width: int, n_layers: int) -> None:
-        super().__init__()
-        height = max(h for h in range(1, size + 1) if size % h == 0 and h * h <= size)
-        row, column = torch.arange(size * size) // size, torch.arange(size * size) % size
-        box = row // height * height + column // (size // height)
-        units = torch.cat([F.one_hot(unit, size).T for unit in (row, column, box)]).float()
-        self.register_buffer("units", units, persistent=False)
-        self.enter = nn.Linear(n_features, width)
-        self.layers = nn.ModuleList(_Mixing(width, size) for _ in range(n_layers))
-        self.norm = nn.LayerNorm(width)
-        self.readout = nn.Linear(width, 1)
-
-    def forward(self, features: Float[Tensor, "b L n F"], best: Int[Tensor, "b L"]) -> Float[Tensor, "b L"]:
-        """``features`` per cell and digit; ``best`` the likeliest digit (counted from 0), where the score is read."""
-        x = self.enter(features)
-        for layer in self.layers:
-            x = layer(x, self.units)
-        at_best = x.gather(2, best[..., None, None].expand(-1, -1, 1, x.shape[-1]))[:, :, 0]
-        return self.readout(self.norm(at_best))[..., 0]
-
-
-class _Mixing(nn.Module):
-    """One layer of :class:`Grid`: project a vector, average over its units and its cell, mix."""
-
-    def __init__(self, width: int, size: int) -> None:
-        super().__init__()
-        self.size = size
-        self.norm = nn.LayerNorm(width)
-        self.look = nn.Linear(width, width)
-        self.own = nn.Linear(width, width)
-        self.line, self.box, self.cell = (nn.Linear(width, width, bias=False) for _ in range(3))
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x: Float[Tensor, "b L n d"], units: Float[Tensor, "u L"]) -> Float[Tensor, "b L n d"]:
-        inner = F.gelu(self.look(self.norm(x)))
-        pooled = (units / self.size @ inner.flatten(2)).unflatten(2, inner.shape[2:])  # b u n d
-        lines = 2 * self.size
-        spread = torch.cat([self.line(pooled[:, :lines]), self.box(pooled[:, lines:])], dim=1)
-        mixed = self.own(inner) + (units.T @ spread.flatten(2)).unflatten(2, inner.shape[2:])
-        mixed = mixed + self.cell(inner.mean(2, keepdim=True))
-        return x + self.out(F.gelu(mixed))

@@ -9,48 +9,82 @@ another forward of the same size in every step. Before training the copy is the 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.decoding.kv_store import Place
+from unmask.decoding.protocols import View
 from unmask.denoisers.masked_lm import MaskedLM, build_masked_lm, copy_shape
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.config import read
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.features import LOGIT_CAP, base_scores, hidden_places
+from unmask.schedulers.general import least_weights, require_shape
+from unmask.schedulers.networks import Kept, PolicyNetwork
 
 WEIGHT = 0.7
 """Of the copy's log-odds; the rest is that of the policy's base."""
 
 
-class Opinion(nn.Module):
-    """A denoiser of the given ``shape`` whose weights are learned. ``readout`` weighs it against the policy's base."""
+class Opinion(PolicyNetwork):
+    """A denoiser of the shape ``config.blocks`` whose weights are learned. ``readout`` weighs it against the policy's base."""
 
     forbidden: Tensor
 
-    def __init__(self, shape: Mapping[str, Any], vocab_size: int, mask_id: int) -> None:
-        super().__init__()
-        self.copy = build_copy(shape, mask_id).requires_grad_(True)
-        self.register_buffer("forbidden", torch.zeros(vocab_size, dtype=torch.bool))
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        self.copy = build_copy(require_shape(config), config.mask_id).float().requires_grad_(True)
+        self.register_buffer("forbidden", torch.zeros(config.vocab_size, dtype=torch.bool))
         self.readout = nn.Linear(1, 1, bias=False)
         nn.init.constant_(self.readout.weight, WEIGHT)
 
-    def forward(self, tokens: Int[Tensor, "b L"], real: Bool[Tensor, "b L"] | None, at: Place) -> Float[Tensor, "N V"]:
-        """The logits of the positions ``at``; those of forbidden tokens are −inf."""
-        logits = self.copy.logits(self.copy.hidden(tokens, real)[at]).float()
+    def begin_at_zero(self) -> None:
+        """Nothing: the copy, being the denoiser, adds nothing to confidence."""
+
+    @classmethod
+    def keeps(cls, config: PolicyConfig) -> Kept:
+        return {"best": ((), torch.long)}
+
+    @classmethod
+    def fit(cls, config: PolicyConfig, denoiser: Any) -> tuple[PolicyConfig, dict[str, Tensor]]:
+        forbidden = torch.zeros(config.vocab_size, dtype=torch.bool)
+        forbidden[list(denoiser.forbidden_ids)] = True
+        weights = {f"copy.{name}": weight for name, weight in denoiser.state_dict().items()}
+        return replace(config, blocks=shape_of(denoiser)), {**weights, "forbidden": forbidden}
+
+    @classmethod
+    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
+        return least_weights(require_shape(config)), 0
+
+    def observe(self, view: View) -> dict[str, Tensor]:
+        return {"best": view.best}
+
+    def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
+        at = at or hidden_places(seen)
+        return self.weigh(self.predict(seen, at), seen, at)
+
+    def predict(self, seen: dict[str, Tensor], at: Place | None = None) -> Float[Tensor, "N V"]:
+        """The logits of the hidden positions; those of forbidden tokens are −inf."""
+        states = self.copy.hidden(seen["tokens"], seen.get("real"))
+        logits = self.copy.logits(states[at or hidden_places(seen)]).float()
         return logits.masked_fill(self.forbidden[: logits.shape[1]], -torch.inf)
 
-    def judge(
-        self, logits: Float[Tensor, "N V"], best: Int[Tensor, "N"], base: Float[Tensor, "N"], cap: float
-    ) -> Float[Tensor, "N"]:
-        """What is added to ``base``: the log-odds of ``best`` instead of it, as far as ``readout`` weighs them."""
-        own = logits.gather(1, best[:, None])[:, 0]
-        rest = logits.scatter(1, best[:, None], -torch.inf).logsumexp(1)
-        odds = (own - rest).nan_to_num(nan=-cap).clamp(-cap, cap)  # nan: a position that was not priced has no token
-        return self.readout((odds - base)[:, None])[:, 0]
+    def weigh(
+        self, logits: Float[Tensor, "N V"], seen: dict[str, Tensor], at: Place | None = None
+    ) -> Float[Tensor, "b L"]:
+        """What these ``logits`` add to the policy's base: the log-odds of the denoiser's token instead of it, weighed."""
+        at, base = at or hidden_places(seen), base_scores(seen)
+        best = seen["best"][at][:, None]
+        rest = logits.scatter(1, best, -torch.inf).logsumexp(1)
+        # nan: a position that was not priced has no token
+        odds = (logits.gather(1, best)[:, 0] - rest).nan_to_num(nan=-LOGIT_CAP).clamp(-LOGIT_CAP, LOGIT_CAP)
+        own = self.readout((odds - base[at])[:, None])[:, 0]
+        return own.new_zeros(base.shape).index_put(at, own)
 
 
 def build_copy(shape: Mapping[str, Any], mask_id: int) -> Transformer | MaskedLM:
@@ -69,21 +103,3 @@ def shape_of(denoiser: Any) -> dict[str, Any]:
     raise ValueError(
         f"a second opinion is a copy of the denoiser: expected one of this library's, got {type(denoiser)}"
     )
-
-
-def copy_denoiser(denoiser: Transformer | MaskedLM, network: Opinion) -> None:
-    """The denoiser's weights and forbidden tokens."""
-    with torch.no_grad():
-        network.copy.load_state_dict(denoiser.state_dict())
-        network.copy.float()
-        network.forbidden[list(denoiser.forbidden_ids)] = True
-
-
-def least_weights(shape: Mapping[str, Any]) -> int:
-    """A lower bound on the number of weights of a copy, known before memory is allocated."""
-    if "model_type" not in shape:
-        return read(TransformerConfig, dict(shape), "the policy's copy").least_weights
-    sizes = [shape.get(name, 1) for name in ("hidden_size", "intermediate_size")]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise ValueError(f"the policy's copy: sizes must be positive whole numbers, got {sizes}")
-    return math.prod(sizes)

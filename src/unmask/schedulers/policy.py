@@ -9,114 +9,40 @@ The policy reads the denoiser's distributions at *every* hidden position and the
 the canvas that it observes, hidden tokens are masks.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from huggingface_hub import PyTorchModelHubMixin
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from unmask.decoding.pricing import constant
+from unmask.decoding.kv_store import Place
 from unmask.decoding.protocols import Denoiser, View
-from unmask.runs.config import Count, CountOrZero, Positive, config
-from unmask.runs.names import did_you_mean
-from unmask.schedulers import heuristics
-from unmask.schedulers.general import SMALL_VOCABULARY, General, distributions
-from unmask.schedulers.networks import MLP, Attentive, Grid, Projection
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.features import base_scores, is_full, observe_base
+from unmask.schedulers.general import General
+from unmask.schedulers.grid import Grid
+from unmask.schedulers.networks import MLP, Attentive, PolicyNetwork, Projection
 from unmask.schedulers.opinion import Opinion
 from unmask.schedulers.token_network import TokenNetwork
 
-FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
-KINDS = ("general", "opinion", "mlp", "transformer", "hidden", "grid")
-PURPOSES = ("order", "doubt", "pace")
-BASES: dict[str, Callable[[View], Float[Tensor, "b L"]]] = {
-    "confidence": heuristics.confidence,
-    "uncertainty": heuristics.uncertainty,
-    "entropy": heuristics.entropy,
-    "margin": lambda view: 8 * view.margin,  # a power of two moves no margin onto another
-    "left_to_right": heuristics.left_to_right,
+NETWORKS: Mapping[str, type[PolicyNetwork]] = {
+    "general": General,
+    "opinion": Opinion,
+    "mlp": MLP,
+    "transformer": Attentive,
+    "hidden": Projection,
+    "grid": Grid,
 }
-"""Heuristics that an untrained policy can rank as, and their scores on the scale of logits."""
-LOGIT_CAP = 30.0
+"""Kind → its network. A general policy of a small vocabulary has a :class:`TokenNetwork`."""
 
 
-@config
-class PolicyConfig:
-    """The shape of a policy, its inputs, and the denoiser it was trained for.
-
-    ``features`` of the statistics kinds: log p̂, entropy / log V, j / L, margin, share revealed, and how far away the nearest token
-    is that is known on the ``left`` and on the ``right`` (logarithms of distances); the hidden bit is always there.
-    ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid and the general kind
-    read the whole distribution of a position, not only its statistics. ``states``: the general kind goes on from the denoiser's
-    states; without them it reads prices alone. ``token_width``: where the vocabulary is small, it has a vector of this width for
-    every position and token (:mod:`.token_network`), not blocks (0: always blocks). ``blocks``: the shape of its blocks, or of the
-    copy of the denoiser that the kind ``opinion`` is (:mod:`.opinion`), which reads the tokens alone.
-    ``blockwise``: in blocks, a policy reads the prices of its block alone, and the head is not computed for the rest.
-    ``purpose``: an order, or what a head says of each token (:mod:`.heads`). ``denoiser``, ``vocab_size``, ``mask_id`` and
-    ``length`` say what it fits.
-    """
-
-    kind: str = "grid"
-    width: Count = 24
-    n_layers: Count = 3
-    n_heads: Count = 4
-    features: Sequence[str] = ("confidence", "entropy", "position")
-    tokens: bool = True
-    distribution: bool = True
-    states: bool = True
-    token_width: CountOrZero = 0
-    blocks: dict[str, Any] | None = None
-    blockwise: bool = False
-    residual: bool = True
-    base: str = "confidence"
-    temperature: Positive = 1.0
-    size: int | None = None
-    length: int | None = None
-    vocab_size: int = 0
-    mask_id: int = 0
-    hidden_width: int = 0
-    denoiser: str = ""
-    purpose: str = "order"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "features", tuple(self.features))  # JSON brings a list
-        for what, values, known in (
-            ("kind", (self.kind,), KINDS),
-            ("features", self.features, FEATURES),
-            ("base", (self.base,), BASES),
-            ("purpose", (self.purpose,), PURPOSES),
-        ):
-            if unknown := [value for value in values if value not in known]:
-                near = did_you_mean(unknown[0], known)
-                raise ValueError(f"the policy's {what} must be one of {', '.join(known)}, got {unknown[0]!r}{near}")
-        if self.blockwise and self.kind == "grid":
-            raise ValueError("a grid policy reads the whole board: blockwise goes with the other kinds")
-        if self.kind == "opinion" and not (self.residual and self.purpose == "order"):
-            raise ValueError(
-                "an opinion orders positions, beginning as its base does: leave residual at true and purpose at order"
-            )
-        if self.kind in ("transformer", "general") and self.width % self.n_heads:
-            raise ValueError(f"the policy's width {self.width} is not a multiple of its n_heads {self.n_heads}")
-
-    @property
-    def reads_states(self) -> bool:
-        return self.kind == "hidden" or (self.kind == "general" and self.states)
-
-    @property
-    def per_token(self) -> bool:
-        """Does the general kind have a vector for every token?"""
-        return self.kind == "general" and self.states and self.reads_distributions and self.token_width > 0
-
-    @property
-    def n_features(self) -> int:
-        """Numbers per position that the general kind reads besides the states."""
-        return len(self.features) + 2 + (2 * self.vocab_size if self.reads_distributions else 0)
-
-    @property
-    def reads_distributions(self) -> bool:
-        return self.distribution and (self.kind == "grid" or self.vocab_size <= SMALL_VOCABULARY)
+def choose_network(config: PolicyConfig) -> type[PolicyNetwork]:
+    """The class of network that a policy of this configuration has."""
+    found = NETWORKS[config.kind]
+    return TokenNetwork if found is General and TokenNetwork.suits(config) else found
 
 
 class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=["masked-diffusion", "decoding-order"]):
@@ -124,30 +50,15 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
-        self.config = c = config
-        embedded = (c.vocab_size, c.length) if c.tokens else (None, None)
-        if c.kind in ("general", "opinion"):
-            if not c.blocks:
-                raise ValueError(f"a policy of kind {c.kind} is made for a denoiser: build it with build_policy")
-            self.network = _general_network(c) if c.kind == "general" else Opinion(c.blocks, c.vocab_size, c.mask_id)
-        elif c.kind == "mlp":
-            self.network = MLP(len(c.features) + 1, c.width, *embedded)
-        elif c.kind == "transformer":
-            self.network = Attentive(len(c.features) + 1, c.width, c.n_layers, c.n_heads, *embedded)
-        elif c.kind == "hidden":
-            self.network = Projection(c.hidden_width, c.width)
-        else:
-            if not c.size:
-                raise ValueError("a grid policy needs a denoiser of grids: its configuration has no size")
-            self.network = Grid(c.size, 7, c.width, c.n_layers)
-        if c.residual and c.kind != "opinion":
-            nn.init.zeros_(self.network.readout.weight)
-            nn.init.zeros_(self.network.readout.bias)
+        self.config = config
+        self.network = choose_network(config)(config)
+        if config.residual:
+            self.network.begin_at_zero()
 
     @property
     def prices_all(self) -> bool:
-        """Whether positions that cannot be chosen are priced too: kinds with attention across positions need them."""
-        return self.config.kind in ("general", "transformer", "grid") and not self.config.blockwise
+        """Whether positions that cannot be chosen are priced too: networks that compare positions need them."""
+        return self.network.looks_around and not self.config.blockwise
 
     @classmethod
     def _load_as_pickle(cls, *_: Any, **__: Any) -> "OrderPolicy":
@@ -165,7 +76,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
                 f"this policy was trained for {c.vocab_size} tokens ({c.denoiser}), the denoiser has {theirs}"
             )
         width = getattr(getattr(denoiser, "config", None), "width", c.hidden_width)
-        if c.reads_states and width != c.hidden_width:
+        if self.network.reads_states(c) and width != c.hidden_width:
             raise ValueError(
                 f"this policy reads states of width {c.hidden_width} ({c.denoiser}), the denoiser's have {width}"
             )
@@ -173,101 +84,23 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
 
     def observe(self, view: View) -> dict[str, Tensor]:
         """The policy's inputs in a state, small enough to store: all that training needs later."""
-        c = self.config
         seen = {"eligible": view.eligible, "hidden": view.hidden, "tokens": view.tokens, "confidence": view.confidence}
         if view.attention is not None:
             seen["real"] = view.attention
-        if c.residual and c.base != "confidence":
-            seen["base"] = torch.where(
-                view.confidence > -torch.inf, BASES[c.base](view), constant(0.0, view.tokens.device)
-            )
-        if c.reads_states:
+        if self.config.residual and self.config.base != "confidence":
+            seen["base"] = observe_base(view, self.config.base)
+        if self.network.reads_states(self.config):
             seen["states"] = view.states
-        if c.kind == "hidden":
-            return seen
-        if c.kind == "opinion":
-            return {**seen, "best": view.best}
-        if c.kind == "grid":
-            logp = view.prices.logp.new_zeros(*view.tokens.shape, view.prices.logp.shape[1]).index_put(
-                view.at, view.prices.logp
-            )
-            return {**seen, "logp": logp[..., 1:], "best": view.best}
-        features = self._features(view)
-        if c.kind == "general" and c.reads_distributions:
-            shape = view.tokens.shape
-            features = torch.cat([features, distributions(view.prices.logp, view.at, shape, c.vocab_size)], dim=-1)
-        return {**seen, "features": features}
+        return {**seen, **self.network.observe(view)}
 
-    def _features(self, view: View) -> Float[Tensor, "b L F"]:
-        """The features side by side: what is priced spread over the canvas at once, 0 where nothing was."""
-        c, prices = self.config, view.prices
-        vocabulary = prices.vocabulary - len(view.denoiser.forbidden_ids)
-        log_size = torch.log(torch.tensor(float(max(2, vocabulary))))
-        packed: dict[str, Callable[[], Tensor]] = {
-            "confidence": lambda: prices.confidence,
-            "entropy": lambda: prices.entropy / log_size,
-            "margin": lambda: prices.margin,
-            "logit": lambda: self._logit(prices.confidence) / 10,
-        }
-        other: dict[str, Callable[[], Tensor]] = {
-            "position": lambda: _positions(view),
-            "progress": lambda: _progress(view)[:, None].expand(view.tokens.shape),
-            "left": lambda: distances()[0],
-            "right": lambda: distances()[1],
-            "hidden": lambda: view.hidden,
-        }
-        distances = cache(lambda: _distances(view))
-        names = [*c.features, "hidden", *(["logit"] if c.kind == "general" else [])]
-        spread = [name for name in names if name in packed]
-        dense = None
-        if spread:
-            values = torch.stack([packed[name]() for name in spread], dim=1)
-            if prices.altered:  # an end token that has no confidence by decree is as if it were not priced
-                values = values.masked_fill((prices.confidence == -torch.inf)[:, None], 0.0)
-            dense = values.new_zeros(*view.tokens.shape, len(spread)).index_put_(view.at, values)
-        columns = [
-            other[name]()[..., None] if dense is None or name in other else dense[..., spread.index(name), None]
-            for name in names
-        ]
-        return torch.cat(columns, dim=-1).float()
-
-    def score(self, seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None) -> Float[Tensor, "b L"]:
+    def score(self, seen: dict[str, Tensor], at: Place | None = None) -> Float[Tensor, "b L"]:
         """u_φ: differentiable in φ, from an observation. ``at`` are its hidden positions, where they are known already."""
-        c = self.config
-        if c.kind == "hidden":
-            residual = self.network(seen["states"].to(self.network.readout.weight.dtype))
-        elif c.kind == "opinion":
-            return self.weigh(self.predict(seen, at), seen, at)
-        elif c.kind == "grid":
-            residual = self.network(*self._grid_input(seen))
-        elif c.kind == "general":
-            at = at or _hidden_places(seen)
-            inputs = (seen.get(name) for name in ("features", "tokens", "states", "real"))
-            scores = self.network(*inputs, at)
-            residual = scores.new_zeros(seen["hidden"].shape).index_put(at, scores)
-        else:
-            residual = self.network(seen["features"], seen["tokens"], seen.get("real"))
-        if not c.residual:
-            return residual
-        return residual + (self.confidence_logit(seen) if c.base == "confidence" else seen["base"])
-
-    def predict(self, seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None) -> Float[Tensor, "N V"]:
-        """The logits that an opinion has of the tokens at the hidden positions."""
-        return self.network(seen["tokens"], seen.get("real"), at or _hidden_places(seen))
-
-    def weigh(
-        self, logits: Float[Tensor, "N V"], seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None
-    ) -> Float[Tensor, "b L"]:
-        """The scores that follow from an opinion's ``logits``."""
-        assert isinstance(self.network, Opinion)
-        at = at or _hidden_places(seen)
-        base = self.confidence_logit(seen) if self.config.base == "confidence" else seen["base"]
-        own = self.network.judge(logits, seen["best"][at], base[at], LOGIT_CAP)
-        return base.index_put(at, base[at] + own)
+        residual = self.network(seen, at)
+        return residual + base_scores(seen) if self.config.residual else residual
 
     def forward(self, view: View) -> Float[Tensor, "b L"]:
         seen = self.observe(view)
-        if "real" in seen and _is_full(view):
+        if "real" in seen and is_full(view):
             del seen["real"]
         return self.score(seen, view.at if view.whole else None)
 
@@ -275,86 +108,28 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         """log v_φ(i | s): −inf off the candidates (Eq. masked_softmax)."""
         return (scores / self.config.temperature).masked_fill(~seen["eligible"], -torch.inf).log_softmax(1)
 
-    @classmethod
-    def confidence_logit(cls, seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
-        """log p̂/(1 − p̂); that of p̂ = 1/e where nothing was priced."""
-        return cls._logit(seen["confidence"].nan_to_num(neginf=-1.0))
 
-    @staticmethod
-    def _logit(confidence: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """log p̂/(1 − p̂) from log p̂, exact where p̂ is all but 1."""
-        return -torch.log(torch.expm1(-confidence).clamp(min=1e-30)).clamp(max=LOGIT_CAP)
-
-    def _grid_input(self, seen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Per cell and digit: p, log p, p relative to the best, revealed here, hidden cell; per cell: p̂ and its logit."""
-        hidden = seen["hidden"][..., None]
-        digits = seen["logp"].shape[-1]
-        logp = seen["logp"].clamp(min=-20.0).masked_fill(~hidden, 0.0)
-        p = logp.exp() * hidden
-        revealed = torch.nn.functional.one_hot(seen["tokens"], digits + 1)[..., 1:].float()
-        best = (seen["best"] - 1).clamp(min=0)
-        if not self.config.distribution:
-            p, logp = (x * torch.nn.functional.one_hot(best, digits) for x in (p, logp))
-        logit = (self.confidence_logit(seen)[..., None] / 10).masked_fill(~hidden, 0.0).expand_as(p)
-        entropy = -(p * logp).sum(-1, keepdim=True).expand_as(p)
-        leading = torch.nn.functional.one_hot(best, digits).float() * hidden
-        features = torch.stack([p, logp / 5, revealed, hidden.float().expand_as(p), logit, entropy, leading], dim=-1)
-        return features, best
+def fit_config(config: PolicyConfig, denoiser: Any, name: str) -> tuple[PolicyConfig, dict[str, Tensor]]:
+    """The configuration completed by the denoiser's vocabulary, length and width, and weights to begin with."""
+    shape = getattr(denoiser, "config", None)
+    if shape is None or not hasattr(shape, "max_length"):
+        raise ValueError(f"{name} has no configuration: expected one of this library's denoisers, got {type(denoiser)}")
+    complete = replace(
+        config,
+        size=shape.grid,
+        length=shape.max_length,
+        vocab_size=shape.vocab_size,
+        mask_id=shape.mask_id,
+        hidden_width=shape.width,
+        denoiser=name,
+    )
+    return choose_network(complete).fit(complete, denoiser)
 
 
-def _general_network(c: PolicyConfig) -> General | TokenNetwork:
-    assert c.blocks is not None
-    if c.per_token:
-        return TokenNetwork(c.blocks, c.n_features - 2 * c.vocab_size, c.vocab_size, c.mask_id, c.token_width)
-    embeds = c.tokens and c.vocab_size <= SMALL_VOCABULARY
-    return General(c.blocks, c.n_features, c.vocab_size if embeds else None, c.hidden_width if c.states else 0)
-
-
-def _hidden_places(seen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    row, position = torch.nonzero(seen["hidden"], as_tuple=True)
-    return row, position
-
-
-def _positions(view: View) -> Float[Tensor, "b L"]:
-    """j / L, found once while no row leaves."""
-    known = view.memory.get("positions")
-    if known is None or known[0] is not view.index:
-        region = (view.index >= 0).sum(1, keepdim=True).clamp(min=1)
-        known = view.memory["positions"] = (view.index, view.index.clamp(min=0) / region)
-    return known[1]
-
-
-def _is_full(view: View) -> bool:
-    """Whether no row is padded, found once while no row leaves: the host waits for it."""
-    known = view.memory.get("full")
-    if known is None or known[0] is not view.attention:
-        known = view.memory["full"] = (view.attention, view.attention is None or bool(view.attention.all()))
-    return known[1]
-
-
-def _progress(view: View) -> Float[Tensor, "b"]:
-    """The share that is revealed."""
-    known = view.memory.get("total")
-    if known is None or known[0] is not view.total:
-        known = view.memory["total"] = (view.total, view.total.clamp(min=1))
-    return 1 - view.remaining / known[1]
-
-
-def _distances(view: View) -> Float[Tensor, "2 b L"]:
-    """log₂(1 + steps to the nearest known token)/8 on either side. Padding is neither a known token nor a step."""
-    real, place, behind_all = _places(view)
-    known, device = real > view.hidden, view.tokens.device  # for booleans: and not
-    before = torch.where(known, place, constant(0, device)).cummax(1).values
-    behind = torch.where(known, place, constant(place.shape[1] + 1, device)).flip(1).cummin(1).values.flip(1)
-    behind = behind.minimum(behind_all)  # what follows the last token of a row ends it
-    return torch.log2(1.0 + torch.stack([place - before, behind - place]).clamp(min=0)) / 8
-
-
-def _places(view: View) -> tuple[Bool[Tensor, "b L"], Int[Tensor, "b L"], Int[Tensor, "b 1"]]:
-    """What is no padding, the number of each token in its row, 1 for the first, and that of what would follow the last. Found once
-    while no row leaves."""
-    known = view.memory.get("places")
-    if known is None or known[0] is not view.rows:
-        real = torch.ones_like(view.hidden) if view.attention is None else view.attention
-        known = view.memory["places"] = (view.rows, (real, real.long().cumsum(1), real.sum(1, keepdim=True) + 1))
-    return known[1]
+def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
+    """A new policy for this denoiser."""
+    complete, weights = fit_config(config, denoiser, name)
+    policy = OrderPolicy(complete)
+    # The denoiser has parts that the network does not copy, such as the values of its attention.
+    policy.network.load_state_dict(weights, strict=False)
+    return policy

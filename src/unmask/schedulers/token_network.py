@@ -10,7 +10,8 @@ that mix tokens in a state have to learn it for every token anew. A learned vect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,9 +21,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unmask.decoding.kv_store import Packed, Place
+from unmask.decoding.protocols import View
 from unmask.denoisers.attention import attend_to_shared, make_attend, related_cells
 from unmask.denoisers.transformer import Block, Lookup, RMSNorm, Transformer, TransformerConfig, number_places
 from unmask.runs.config import read
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.features import hidden_places
+from unmask.schedulers.general import count_features, names_of, observe_features, reads_distributions, require_shape
+from unmask.schedulers.networks import Kept, PolicyNetwork
 
 HEAD_WIDTH = 16
 """Of new heads, where the denoiser has none to copy."""
@@ -30,55 +36,80 @@ PER_TOKEN = 3
 """What a hidden position says of each token: p, log p, and whether it is the likeliest."""
 
 
-class TokenNetwork(nn.Module):
-    """``shape`` is that of the attention, ``n_features`` counts the numbers per position besides the 2 V of the distribution."""
+class TokenNetwork(PolicyNetwork):
+    """Attention of the shape ``config.blocks``, vectors of ``config.token_width``."""
 
+    looks_around = True
+    reads_standing = True
     related: Tensor | None
     near: Tensor | None
     columns: Tensor
 
-    def __init__(self, shape: Mapping[str, Any], n_features: int, vocab_size: int, mask_id: int, width: int) -> None:
-        super().__init__()
-        self.config = config = read(TransformerConfig, dict(shape), "the policy's attention")
-        related = related_cells(config)
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        self.config = shape = read(TransformerConfig, dict(require_shape(config)), "the policy's attention")
+        related = related_cells(shape)
         self.register_buffer("related", related, persistent=False)
-        self.register_buffer(
-            "near", None if related is None else _list_near(related, config.grid or 0), persistent=False
-        )
-        tokens = [token for token in range(vocab_size) if token != mask_id]
+        near = None if related is None else _list_near(related, shape.grid or 0)
+        self.register_buffer("near", near, persistent=False)
+        self.names, self.vocab_size, self.mask_id = names_of(config), config.vocab_size, config.mask_id
+        tokens = [token for token in range(self.vocab_size) if token != self.mask_id]
         self.register_buffer("columns", torch.tensor(tokens), persistent=False)
-        self.n_features, self.vocab_size, self.mask_id = n_features, vocab_size, mask_id
-        self.position = nn.Linear(n_features, width)
+        width = config.token_width
+        self.position = nn.Linear(len(self.names), width)
         self.distribution = nn.Linear(PER_TOKEN, width, bias=False)
         self.known = nn.Linear(1, width)
         self.token = nn.Parameter(torch.zeros(len(tokens), width))
-        self.layers = nn.ModuleList(_TokenLayer(config, width) for _ in range(config.n_layers))
+        self.layers = nn.ModuleList(_TokenLayer(shape, width) for _ in range(shape.n_layers))
         self.norm = nn.RMSNorm(width)
         self.readout = nn.Linear(width, 1)
 
-    def forward(
-        self,
-        features: Float[Tensor, "b L F"],
-        tokens: Int[Tensor, "b L"],
-        states: Float[Tensor, "b L D"],
-        real: Bool[Tensor, "b L"] | None,
-        at: Place,
-    ) -> Float[Tensor, "N"]:
-        """Of the hidden positions ``at``, and of those whose token stands to be doubted."""
-        states = states.to(features.dtype)
+    @classmethod
+    def suits(cls, config: PolicyConfig) -> bool:
+        """Is this the network of a general policy?"""
+        return config.token_width > 0 and config.states and reads_distributions(config)
+
+    @classmethod
+    def reads_states(cls, config: PolicyConfig) -> bool:
+        return True
+
+    @classmethod
+    def keeps(cls, config: PolicyConfig) -> Kept:
+        return {"features": ((count_features(config),), torch.float32)}
+
+    @classmethod
+    def fit(cls, config: PolicyConfig, denoiser: Any) -> tuple[PolicyConfig, dict[str, Tensor]]:
+        shape = attention_shape(denoiser, config.n_layers, config.n_heads)
+        return replace(config, blocks=shape.changed()), copy_attention(denoiser, shape.n_layers)
+
+    @classmethod
+    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
+        shape = read(TransformerConfig, dict(require_shape(config)), "the policy's attention")
+        attention = shape.n_layers * shape.width * shape.n_heads * shape.inner_width
+        return attention + config.token_width**2, 0
+
+    def observe(self, view: View) -> dict[str, Tensor]:
+        return {"features": observe_features(view, self.names, self.vocab_size)}
+
+    def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
+        """Of the hidden positions, and of those whose token stands to be doubted."""
+        at = at or hidden_places(seen)
+        features, tokens = seen["features"], seen["tokens"]
+        states = seen["states"].to(features.dtype)
         vectors, best = self._hidden_vectors(features[at], tokens[at])
         known = self.known(torch.eye(self.vocab_size, device=tokens.device)[:, self.columns, None]) + self.token
-        look = self._look_from(states, tokens, real, at)
+        look = self._look_from(states, tokens, seen.get("real"), at)
         *before, last = self.layers
         for layer in before:
             vectors = layer(vectors, known, states, at, look)
-        return self.readout(self.norm(last(vectors, known, states, at, look, best)))[:, 0]
+        scores = self.readout(self.norm(last(vectors, known, states, at, look, best)))[:, 0]
+        return scores.new_zeros(seen["hidden"].shape).index_put(at, scores)
 
     def _hidden_vectors(
         self, features: Float[Tensor, "N F"], tokens: Int[Tensor, "N"]
     ) -> tuple[Float[Tensor, "N V d"], Int[Tensor, "N"]]:
         """The vectors of the positions, and as a column the token of each that is scored: the likeliest, or the one that stands."""
-        of_position, of_tokens = features.split([self.n_features, 2 * self.vocab_size], dim=1)
+        of_position, of_tokens = features.split([len(self.names), 2 * self.vocab_size], dim=1)
         p, logp = (x[:, self.columns] for x in of_tokens.chunk(2, dim=1))
         best = torch.where(tokens == self.mask_id, logp.argmax(1), tokens - (tokens > self.mask_id).long())
         leads = best[:, None] == torch.arange(p.shape[1], device=p.device)
@@ -200,11 +231,14 @@ def attention_shape(denoiser: Any, n_layers: int, n_heads: int) -> TransformerCo
     return TransformerConfig(1, denoiser.config.width, n_layers, n_heads, 1, 0, head_width=HEAD_WIDTH)
 
 
-def copy_attention(denoiser: Any, network: TokenNetwork) -> None:
-    """Queries and keys of the denoiser's last blocks, where it has blocks of this library."""
+def copy_attention(denoiser: Any, n_layers: int) -> dict[str, Tensor]:
+    """Norms, queries and keys of the denoiser's last blocks by their names here, where it has blocks of this library."""
+    found: dict[str, Tensor] = {}
     if not isinstance(denoiser, Transformer):
-        return
-    for layer, block in zip(network.layers, denoiser.blocks[-len(network.layers) :], strict=True):
-        assert isinstance(layer, _TokenLayer) and isinstance(block, Block)
-        layer.attention.load_state_dict(block.attention.state_dict(), strict=False)
-        layer.attention_norm.load_state_dict(block.attention_norm.state_dict())
+        return found
+    for nth, block in enumerate(denoiser.blocks[-n_layers:]):
+        assert isinstance(block, Block)
+        for part in ("attention", "attention_norm"):
+            weights = getattr(block, part).state_dict()
+            found |= {f"layers.{nth}.{part}.{name}": weight for name, weight in weights.items()}
+    return found

@@ -9,7 +9,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unmask.denoisers.transformer import Transformer, TransformerConfig
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.policy import OrderPolicy
 from unmask.training.cost.flops import LLADA_8B, TEXT_POLICY, head_flops, linear_flops
 
 

@@ -24,8 +24,9 @@ from unmask.denoisers.loading import load_denoiser
 from unmask.report import figures
 from unmask.report.numbers import interval
 from unmask.runs.jsonable import to_jsonable
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import confidence, entropy, margin
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import expert
 from unmask.theory.lattice import lattice

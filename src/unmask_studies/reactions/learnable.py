@@ -24,12 +24,12 @@ from unmask.decoding.protocols import DeclaredScheduler
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report import figures
 from unmask.runs.processes import ProcessGroup, start_accelerator
-from unmask.schedulers.policy import OrderPolicy
+from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.decisions import Rollout
 from unmask.training.policy.learner import Learner
 from unmask.training.policy.methods import Method, choose_method
-from unmask.training.policy.run import build_policy, load_run
+from unmask.training.policy.run import load_run
 from unmask_studies.reactions.smiles import tokenize
 from unmask_studies.reactions.study import SEEN
 from unmask_studies.reactions.task import ReactionData, ReactionTask

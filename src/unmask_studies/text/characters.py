@@ -22,11 +22,11 @@ from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report import figures
 from unmask.runs.run import Run
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import PolicyConfig
+from unmask.schedulers.policy import build_policy
 from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.run import build_policy
 from unmask.training.policy.trainer import PolicyJob, train_policy
 from unmask_studies.reports import BATCH, get_denoiser
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results, require_baseline

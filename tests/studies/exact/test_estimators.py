@@ -8,7 +8,8 @@ import torch
 from support.denoisers import opinionated
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.policy import OrderPolicy
 from unmask.theory.lattice import Lattice, lattice, scheduler_logv
 from unmask.theory.orders import all_orders, along, expected_return, sample_orders
 from unmask.training.policy.config import PolicyTraining

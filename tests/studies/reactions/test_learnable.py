@@ -10,8 +10,9 @@ import torch
 from unmask.decoding.loop import unmask
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.policy import build_policy
 from unmask.training.policy.methods import choose_method
-from unmask.training.policy.run import build_policy, load_run
+from unmask.training.policy.run import load_run
 from unmask_studies.reactions import learnable
 from unmask_studies.reactions.learnable import HEURISTICS, ORACLE, OTHERS, OWN, Learnable, draw_states, fit
 from unmask_studies.reactions.task import ReactionData

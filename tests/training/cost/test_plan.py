@@ -17,7 +17,8 @@ from unmask.decoding.protocols import Canvas
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.presets import load_preset
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.cost.flops import (
@@ -43,7 +44,7 @@ from unmask.training.cost.preflight import Work, preflight, step_memory
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.methods import choose_method
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.run import PolicyRun, build_policy
+from unmask.training.policy.run import PolicyRun
 from unmask.training.policy.trainer import PolicyJob, train_policy
 
 GROUPED = TransformerConfig(

@@ -148,7 +148,7 @@ def test_tuning_the_head_keeps_the_trunk(tmp_path: Path) -> None:
 
 def test_rounds_continue_with_the_previous_results(tmp_path: Path) -> None:
     from support.trainings import TRAINING
-    from unmask.schedulers.policy import PolicyConfig
+    from unmask.schedulers.config import PolicyConfig
     from unmask.training.policy.run import PolicyRun
 
     order = PolicyRun(

@@ -21,8 +21,8 @@ from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import EvaluationOptions, Report, evaluate
 from unmask.runs.processes import current_group
 from unmask.runs.run import Run
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import PolicyConfig
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.policy.config import PolicyTraining

@@ -11,9 +11,10 @@ from support.trainings import DATA
 from unmask.decoding.loop import unmask
 from unmask.denoisers.loading import load_denoiser
 from unmask.runs.run import Run
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import margin
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import PolicyRun, run_policy_training
 from unmask.training.policy.validation import best_step

@@ -10,14 +10,15 @@ from torch.nn import functional as F
 
 from support.trainings import DATA, TRAINING, small
 from unmask.decoding.options import Decoding
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.heuristics import confidence
 from unmask.schedulers.opinion import Opinion
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.methods import choose_method
 from unmask.training.policy.objectives import policy_loss
 from unmask.training.policy.rollout import collect
-from unmask.training.policy.run import PolicyRun, build_policy
+from unmask.training.policy.run import PolicyRun
 from unmask.training.policy.trainer import PolicyJob, train_policy
 
 TOKENS = dataclasses.replace(

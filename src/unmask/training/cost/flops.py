@@ -22,9 +22,8 @@ from unmask.denoisers.families import Published, find_family
 from unmask.denoisers.loading import added_tokens, list_denoisers
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.names import did_you_mean
-from unmask.schedulers.general import blocks_for
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.schedulers.token_network import attention_shape
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.policy import OrderPolicy, choose_network, fit_config
 
 SHAPES = {
     # config.json of GSAI-ML/LLaDA-8B-Instruct
@@ -128,37 +127,20 @@ def observation(policy: PolicyConfig, width: int, vocabulary: int, length: int) 
     of = lambda *size, dtype=torch.float32: torch.empty(1, length, *size, dtype=dtype, device="meta")  # noqa: E731
     seen = {"eligible": of(dtype=torch.bool), "hidden": of(dtype=torch.bool), "tokens": of(dtype=torch.long)}
     seen |= {"confidence": of(), **({"base": of()} if policy.residual and policy.base != "confidence" else {})}
-    seen |= {"states": of(width)} if policy.reads_states else {}
-    if policy.kind == "hidden":
-        return seen
-    if policy.kind == "opinion":
-        return seen | {"best": of(dtype=torch.long)}
-    if policy.kind == "grid":
-        return seen | {"logp": of(vocabulary - 1), "best": of(dtype=torch.long)}
-    count = replace(policy, vocab_size=vocabulary).n_features if policy.kind == "general" else len(policy.features) + 1
-    return seen | {"features": of(count)}
+    network, complete = choose_network(policy), replace(policy, vocab_size=vocabulary)
+    seen |= {"states": of(width)} if network.reads_states(policy) else {}
+    return seen | {name: of(*size, dtype=dtype) for name, (size, dtype) in network.keeps(complete).items()}
 
 
 @cache
 def policy_flops(policy: PolicyConfig, shape: TransformerConfig, length: int) -> int:
     """The policy's scores of one canvas."""
-    if policy.kind == "grid" and shape.grid is None:
-        raise ValueError("a grid policy needs a denoiser of grids: choose another kind of policy")
     vocabulary = shape.head_rows or shape.vocab_size
-    complete = replace(policy, size=shape.grid, length=length, vocab_size=shape.vocab_size, hidden_width=shape.width)
     with torch.device("meta"):
-        if policy.kind == "opinion":
-            complete = replace(complete, blocks=shape.changed())
-        if policy.kind == "general":
-            deep_enough = Transformer(replace(shape, n_layers=policy.n_layers))
-            if complete.per_token:
-                blocks = attention_shape(deep_enough, policy.n_layers, policy.n_heads).changed()
-            else:
-                blocks = blocks_for(deep_enough, policy.width, policy.n_layers, policy.n_heads, policy.states).shape
-            complete = replace(complete, blocks=blocks)
+        complete, _ = fit_config(policy, Transformer(shape), "the denoiser")
         # Not in evaluation, where a TransformerEncoder is one operator without a count.
         network = OrderPolicy(complete).train().to("meta")
     seen = observation(policy, shape.width, vocabulary, length)
-    if policy.kind != "grid":  # the others read their values: no padding, all hidden
+    if not network.network.needs_board:  # the others read their values: no padding, all hidden
         seen["real"] = seen["hidden"] = torch.ones(1, length, dtype=torch.bool)
     return sum(count_flops(lambda: network.score(seen)).values())

@@ -14,7 +14,8 @@ import torch
 
 from unmask.decoding.protocols import Canvas, Denoiser
 from unmask.denoisers.transformer import TransformerConfig
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.policy import OrderPolicy
 from unmask.training.cost.flops import head_flops, parameters, policy_flops, trunk_flops
 from unmask.training.cost.preflight import Work, step_memory
 from unmask.training.policy.config import PolicyTraining

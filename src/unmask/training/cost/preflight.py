@@ -26,7 +26,8 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.pricing import AT_ONCE, BYTES_PER_LOGIT
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.transformer import TransformerConfig
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
+from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.policy import OrderPolicy
 from unmask.training.cost.flops import observation
 from unmask.training.policy.config import PolicyTraining
 

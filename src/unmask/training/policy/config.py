@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from unmask.decoding.options import Decoding
 from unmask.runs.names import did_you_mean
-from unmask.schedulers.policy import BASES
+from unmask.schedulers.features import BASES
 
 FREE = ("terminal", "share", "speed")
 """Rewards of free-running rollouts: the tokens are the denoiser's own."""

@@ -17,7 +17,9 @@ from unmask.decoding.draws import BERNOULLI_NOISE
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import DeclaredScheduler, Scheduler, States, Trajectory, View
 from unmask.decoding.standing import Standing
+from unmask.schedulers.features import base_scores
 from unmask.schedulers.heads import Doubt, LearnedPace, observe_standing
+from unmask.schedulers.opinion import Opinion
 from unmask.schedulers.policy import OrderPolicy
 from unmask.schedulers.posterior import Posterior
 from unmask.tasks.kinds import Judge
@@ -166,8 +168,10 @@ class Tokens(Method):
         return states.scores  # the update does not use what was scored before it
 
     def read(self, seen: dict[str, Tensor]) -> tuple[Float[Tensor, "s L"], Float[Tensor, "N V"] | None]:
-        logits = self.policy.predict(seen)
-        return self.policy.weigh(logits.detach(), seen).float(), logits
+        opinion = self.policy.network
+        assert isinstance(opinion, Opinion)
+        logits = opinion.predict(seen)
+        return base_scores(seen) + opinion.weigh(logits.detach(), seen), logits
 
     def objective(self, batch: Batch) -> Value:
         hidden = batch.seen["hidden"]

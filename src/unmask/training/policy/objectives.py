@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from unmask.schedulers.features import confidence_logit
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy import advantages as grpo
 from unmask.training.policy.decisions import Rollout
@@ -77,4 +78,4 @@ def reference_logv(policy: OrderPolicy, seen: dict[str, Tensor], reference: Orde
     """log v_ref: the reference policy's, or that of softmax-confidence."""
     if reference is not None:
         return reference.logv(reference.score(seen).float(), seen)
-    return policy.logv(policy.confidence_logit(seen), seen)
+    return policy.logv(confidence_logit(seen), seen)

@@ -17,11 +17,9 @@ from unmask.denoisers.placement import SPREAD, Placement, find_device, parse_dty
 from unmask.runs.presets import load_preset
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
-from unmask.schedulers.general import General, blocks_for
+from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import describe_policy, load_scheduler
-from unmask.schedulers.opinion import Opinion, copy_denoiser, shape_of
-from unmask.schedulers.policy import OrderPolicy, PolicyConfig
-from unmask.schedulers.token_network import TokenNetwork, attention_shape, copy_attention
+from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.tasks.kinds import DEFAULT_PRESET, Data, GeneratedKind, find_kind, find_preset, require_kind
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
@@ -68,44 +66,6 @@ def load_run(task: str | None = None, preset: str | None = None, denoiser: str |
     if task is not None:
         require_kind(config.data, task)
     return config
-
-
-def build_policy(config: PolicyConfig, denoiser: Any, name: str) -> OrderPolicy:
-    """A new policy for this denoiser, whose vocabulary, length and width complete the configuration."""
-    shape = getattr(denoiser, "config", None)
-    if shape is None or not hasattr(shape, "max_length"):
-        raise ValueError(f"{name} has no configuration: expected one of this library's denoisers, got {type(denoiser)}")
-    if config.kind == "grid" and not shape.grid:
-        raise ValueError(
-            f"{name} is no denoiser of boards: policy.kind must be general, opinion, mlp, transformer or hidden, got grid"
-        )
-    complete = dataclasses.replace(
-        config,
-        size=shape.grid,
-        length=shape.max_length,
-        vocab_size=shape.vocab_size,
-        mask_id=shape.mask_id,
-        hidden_width=shape.width,
-        denoiser=name,
-    )
-    if config.kind == "opinion":
-        policy = OrderPolicy(dataclasses.replace(complete, blocks=shape_of(denoiser)))
-        assert isinstance(policy.network, Opinion)
-        copy_denoiser(denoiser, policy.network)
-        return policy
-    if config.kind != "general":
-        return OrderPolicy(complete)
-    if complete.per_token:
-        attention = attention_shape(denoiser, config.n_layers, config.n_heads)
-        policy = OrderPolicy(dataclasses.replace(complete, blocks=attention.changed()))
-        assert isinstance(policy.network, TokenNetwork)
-        copy_attention(denoiser, policy.network)
-        return policy
-    blocks = blocks_for(denoiser, config.width, config.n_layers, config.n_heads, config.states)
-    policy = OrderPolicy(dataclasses.replace(complete, blocks=blocks.shape))
-    assert isinstance(policy.network, General)
-    policy.network.blocks.load_state_dict(blocks.state_dict())
-    return policy
 
 
 def sample_problems(config: PolicyRun, count: int) -> Canvas:
