@@ -1,4 +1,4 @@
-"""A distribution outside this one adds a scheduler, a denoiser and a task by entry points; the commands know them by name."""
+"""A distribution outside this one adds a scheduler, a policy, a denoiser and a task by entry points; commands know their names."""
 
 from __future__ import annotations
 
@@ -9,17 +9,33 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 MODULE = '''
 from dataclasses import dataclass
 from typing import Literal
+import torch
 from unmask import load_denoiser
+from unmask.schedulers.networks import PolicyNetwork
 from unmask.tasks.kinds import TaskKind
 from unmask.tasks.sudoku.source import SudokuProblems, SudokuData
 
 def zigzag(view):
     """The even places first, then the odd ones."""
     return -(view.index % 2).float()
+
+class Tilt(PolicyNetwork):
+    """The later in the row the sooner, as far as its one weight says."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.readout = torch.nn.Linear(1, 1)
+
+    def observe(self, view):
+        return {"index": view.index.float()}
+
+    def forward(self, seen, at):
+        return self.readout(seen["index"][..., None])[..., 0]
 
 def load_mirror(folder, dtype, device, device_map):
     return load_denoiser("sudoku-4x4", dtype, device, device_map)
@@ -45,6 +61,8 @@ class Problems(SudokuProblems):
 ENTRY_POINTS = """
 [unmask.schedulers]
 zigzag = zigzag_plugin:zigzag
+[unmask.policies]
+tilt = zigzag_plugin:Tilt
 [unmask.denoisers]
 MirrorModel = zigzag_plugin:load_mirror
 [unmask.tasks]
@@ -56,8 +74,7 @@ denoiser = "sudoku-4x4"
 kind = "easy"
 blanks = 3
 [policy]
-kind = "mlp"
-width = 8
+kind = "tilt"
 [training]
 steps = 1
 prompts = 2
@@ -72,6 +89,7 @@ COMMANDS = {
     "--blanks 3 --json easy.json",
     "help": "evaluate --task easy --help",
     "train": "train --task easy --preset easy.toml --out run",
+    "decode by the policy": f"decode {PUZZLE} --denoiser sudoku-4x4 --scheduler run",
 }
 SCRIPT = """
 import contextlib, io, json, sys
@@ -142,8 +160,11 @@ def test_evaluate_a_task_of_a_plugin(printed: dict[str, str], site: Path) -> Non
     assert "How many cells are blank." in printed["help"]
 
 
-@pytest.mark.usefixtures("printed")
-def test_train_on_a_task_of_a_plugin(site: Path) -> None:
-    stored = json.loads((site / "run" / "config.json").read_text())["data"]
-    assert stored == {"kind": "easy", "seed": 0, "blanks": 3}
-    assert (site / "run" / "policy").is_dir()
+def test_train_a_policy_of_a_plugin_on_its_task(printed: dict[str, str], site: Path) -> None:
+    stored = json.loads((site / "run" / "config.json").read_text())
+    assert stored["data"] == {"kind": "easy", "seed": 0, "blanks": 3} and stored["policy"]["kind"] == "tilt"
+    assert set(load_file(site / "run" / "policy" / "model.safetensors")) == {
+        "network.readout.weight",
+        "network.readout.bias",
+    }
+    assert "solved" in printed["decode by the policy"]

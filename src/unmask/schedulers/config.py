@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from unmask.runs.config import Count, CountOrZero, Positive, config
-from unmask.runs.names import did_you_mean
+from unmask.runs.names import EntryPoints, did_you_mean
 from unmask.schedulers.features import BASES, FEATURES
 
-KINDS = ("general", "opinion", "mlp", "transformer", "hidden", "grid")
+KINDS = EntryPoints("unmask.policies")
+"""Kind → its class of network (:class:`unmask.schedulers.networks.PolicyNetwork`), imported when a policy of it is configured."""
 PURPOSES = ("order", "doubt", "pace")
 SMALL_VOCABULARY = 64
 """Up to here a general policy reads whole distributions and embeds the tokens."""
@@ -62,14 +63,7 @@ class PolicyConfig:
             if unknown := [value for value in values if value not in known]:
                 near = did_you_mean(unknown[0], known)
                 raise ValueError(f"the policy's {what} must be one of {', '.join(known)}, got {unknown[0]!r}{near}")
-        if self.blockwise and self.kind == "grid":
-            raise ValueError("a grid policy reads the whole board: blockwise goes with the other kinds")
-        if self.kind == "opinion" and not (self.residual and self.purpose == "order"):
-            raise ValueError(
-                "an opinion orders positions, beginning as its base does: leave residual at true and purpose at order"
-            )
-        if self.kind in ("transformer", "general") and self.width % self.n_heads:
-            raise ValueError(f"the policy's width {self.width} is not a multiple of its n_heads {self.n_heads}")
+        KINDS[self.kind].check(self)
 
     @property
     def embedded(self) -> tuple[int | None, int | None]:

@@ -22,7 +22,7 @@ from unmask.denoisers.transformer import Blocks, TransformerConfig
 from unmask.runs.config import read
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.features import compute_features, hidden_places
-from unmask.schedulers.networks import Kept, PolicyNetwork
+from unmask.schedulers.networks import Kept, PolicyNetwork, check_heads
 
 
 class General(PolicyNetwork):
@@ -46,6 +46,10 @@ class General(PolicyNetwork):
             self.narrow = nn.Sequential(nn.RMSNorm(states_width), nn.Linear(states_width, width, bias=False))
         self.norm = nn.RMSNorm(width)
         self.readout = nn.Linear(width, 1)
+
+    @classmethod
+    def check(cls, config: PolicyConfig) -> None:
+        check_heads(config)
 
     @classmethod
     def reads_states(cls, config: PolicyConfig) -> bool:

@@ -49,6 +49,11 @@ class Grid(PolicyNetwork):
         self.readout = nn.Linear(width, 1)
 
     @classmethod
+    def check(cls, config: PolicyConfig) -> None:
+        if config.blockwise:
+            raise ValueError("a grid policy reads the whole board: blockwise goes with the other kinds")
+
+    @classmethod
     def keeps(cls, config: PolicyConfig) -> Kept:
         return {"logp": ((config.vocab_size - 1,), torch.float32), "best": ((), torch.long)}
 

@@ -28,24 +28,43 @@ OF_LOGITS = frozenset({"confidence", "entropy", "margin"})
 
 
 class PolicyNetwork(nn.Module):
-    """What a kind of policy reads, keeps and computes.
+    """What a kind of policy reads, keeps and computes. :meth:`observe` and :meth:`forward` are enough for a new one.
 
     ``looks_around``: positions are compared, so those that cannot be chosen are priced, too. ``reads_standing``: of heads; tokens
-    that stand are read like hidden positions. ``needs_board``: it fits denoisers of boards alone.
+    that stand are read like hidden positions. ``needs_board``: it fits denoisers of boards alone. ``predicts``: it learns the
+    tokens of hidden positions. ``readout`` is the last layer.
     """
 
     looks_around: ClassVar[bool] = False
     reads_standing: ClassVar[bool] = False
     needs_board: ClassVar[bool] = False
+    predicts: ClassVar[bool] = False
     readout: nn.Linear
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
 
+    def observe(self, view: View) -> dict[str, Tensor]:
+        """What it keeps of a state besides tokens, confidence and what is hidden: all that :meth:`forward` needs later."""
+        return {}
+
+    def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
+        """The residual. ``at`` are the hidden positions of the observation, where they are known already."""
+        raise NotImplementedError(f"{type(self).__name__} must compute a residual from what it observes")
+
     def begin_at_zero(self) -> None:
         """Make the residual zero."""
         nn.init.zeros_(self.readout.weight)
         nn.init.zeros_(self.readout.bias)
+
+    @classmethod
+    def check(cls, config: PolicyConfig) -> None:
+        """Refuse options that do not go together."""
+
+    @classmethod
+    def fit(cls, config: PolicyConfig, denoiser: Any) -> tuple[PolicyConfig, dict[str, Tensor]]:
+        """The configuration for this denoiser, and weights to begin with."""
+        return config, {}
 
     @classmethod
     def reads_states(cls, config: PolicyConfig) -> bool:
@@ -59,26 +78,13 @@ class PolicyNetwork(nn.Module):
 
     @classmethod
     def keeps(cls, config: PolicyConfig) -> Kept:
-        """What :meth:`observe` adds to an observation."""
-        raise NotImplementedError(f"{cls.__name__} must declare what it keeps of a state")
-
-    def observe(self, view: View) -> dict[str, Tensor]:
-        """What it keeps of a state besides tokens, confidence and what is hidden: all that :meth:`forward` needs later."""
-        raise NotImplementedError(f"{type(self).__name__} must observe a state")
-
-    def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
-        """The residual. ``at`` are the hidden positions of the observation, where they are known already."""
-        raise NotImplementedError(f"{type(self).__name__} must compute a residual")
-
-    @classmethod
-    def fit(cls, config: PolicyConfig, denoiser: Any) -> tuple[PolicyConfig, dict[str, Tensor]]:
-        """The configuration for this denoiser, and weights to begin with."""
-        return config, {}
+        """What :meth:`observe` returns, for estimates of memory."""
+        return {}
 
     @classmethod
     def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
         """Lower bounds on the numbers of weights and of layers, known before memory is allocated."""
-        raise NotImplementedError(f"{cls.__name__} must bound its weights")
+        return 0, 0
 
 
 class Statistics(PolicyNetwork):
@@ -125,6 +131,10 @@ class Attentive(Statistics):
 
     looks_around = True
 
+    @classmethod
+    def check(cls, config: PolicyConfig) -> None:
+        check_heads(config)
+
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
         width, heads = config.width, config.n_heads
@@ -159,19 +169,17 @@ class Projection(PolicyNetwork):
         return False
 
     @classmethod
-    def keeps(cls, config: PolicyConfig) -> Kept:
-        return {}
-
-    @classmethod
     def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
         return config.hidden_width * config.width, 0
-
-    def observe(self, view: View) -> dict[str, Tensor]:
-        return {}
 
     def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
         states = seen["states"].to(self.readout.weight.dtype)
         return self.readout(F.gelu(self.project(self.norm(states))))[..., 0]
+
+
+def check_heads(config: PolicyConfig) -> None:
+    if config.width % config.n_heads:
+        raise ValueError(f"the policy's width {config.width} is not a multiple of its n_heads {config.n_heads}")
 
 
 class Enter(nn.Module):

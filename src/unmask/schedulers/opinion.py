@@ -34,6 +34,7 @@ WEIGHT = 0.7
 class Opinion(PolicyNetwork):
     """A denoiser of the shape ``config.blocks`` whose weights are learned. ``readout`` weighs it against the policy's base."""
 
+    predicts = True
     forbidden: Tensor
 
     def __init__(self, config: PolicyConfig) -> None:
@@ -45,6 +46,13 @@ class Opinion(PolicyNetwork):
 
     def begin_at_zero(self) -> None:
         """Nothing: the copy, being the denoiser, adds nothing to confidence."""
+
+    @classmethod
+    def check(cls, config: PolicyConfig) -> None:
+        if not (config.residual and config.purpose == "order"):
+            raise ValueError(
+                "an opinion orders positions, beginning as its base does: leave residual at true and purpose at order"
+            )
 
     @classmethod
     def keeps(cls, config: PolicyConfig) -> Kept:

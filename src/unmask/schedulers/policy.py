@@ -9,7 +9,6 @@ The policy reads the denoiser's distributions at *every* hidden position and the
 the canvas that it observes, hidden tokens are masks.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,28 +19,16 @@ from torch import Tensor, nn
 
 from unmask.decoding.kv_store import Place
 from unmask.decoding.protocols import Denoiser, View
-from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.config import KINDS, PolicyConfig
 from unmask.schedulers.features import base_scores, is_full, observe_base
 from unmask.schedulers.general import General
-from unmask.schedulers.grid import Grid
-from unmask.schedulers.networks import MLP, Attentive, PolicyNetwork, Projection
-from unmask.schedulers.opinion import Opinion
+from unmask.schedulers.networks import PolicyNetwork
 from unmask.schedulers.token_network import TokenNetwork
-
-NETWORKS: Mapping[str, type[PolicyNetwork]] = {
-    "general": General,
-    "opinion": Opinion,
-    "mlp": MLP,
-    "transformer": Attentive,
-    "hidden": Projection,
-    "grid": Grid,
-}
-"""Kind → its network. A general policy of a small vocabulary has a :class:`TokenNetwork`."""
 
 
 def choose_network(config: PolicyConfig) -> type[PolicyNetwork]:
-    """The class of network that a policy of this configuration has."""
-    found = NETWORKS[config.kind]
+    """The network of this kind; a general policy of a small vocabulary has one with a vector for every token."""
+    found: type[PolicyNetwork] = KINDS[config.kind]
     return TokenNetwork if found is General and TokenNetwork.suits(config) else found
 
 

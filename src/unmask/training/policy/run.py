@@ -19,7 +19,7 @@ from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import describe_policy, load_scheduler
-from unmask.schedulers.policy import OrderPolicy, build_policy
+from unmask.schedulers.policy import OrderPolicy, build_policy, choose_network
 from unmask.tasks.kinds import DEFAULT_PRESET, Data, GeneratedKind, find_kind, find_preset, require_kind
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
@@ -49,7 +49,7 @@ class PolicyRun(Placement):
                 f"training.objective {self.training.objective!r} learns the purpose {self.training.purpose}: "
                 f"set policy.purpose to it, got {self.policy.purpose!r}"
             )
-        if (self.policy.kind == "opinion") != (self.training.objective == "tokens"):
+        if choose_network(self.policy).predicts != (self.training.objective == "tokens"):
             raise ValueError(
                 "objective tokens is how a policy of kind opinion learns, and no other: "
                 f"got kind {self.policy.kind!r} and objective {self.training.objective!r}"
