@@ -46,8 +46,8 @@ tyro._docstrings._ClassTokenization.make = functools.cache(tyro._docstrings._Cla
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_runtest_setup() -> None:
-    begin_test()
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    begin_test(item.path)
 
 
 @pytest.fixture(scope="module")

@@ -45,12 +45,18 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def walk(path: Path) -> list[ast.AST]:
+    return list(ast.walk(parse(path)))
+
+
+@functools.cache
 def functions(package: str) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Every function of a package, with its place: ``src/unmask/decoding/loop.py:40 unmask``."""
     return [
         (f"{path.relative_to(ROOT)}:{node.lineno} {node.name}", node)
         for path in sorted((ROOT / "src" / package).rglob("*.py"))
-        for node in ast.walk(parse(path))
+        for node in walk(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -102,7 +108,7 @@ def test_a_decoding_option_is_declared_once() -> None:
     options = {field.name for field in dataclasses.fields(Decoding)} - {"steps", "share"}
     repeated = []
     for path in sorted((ROOT / "src").rglob("*.py")):
-        for node in ast.walk(parse(path)):
+        for node in walk(path):
             if isinstance(node, ast.ClassDef) and node.name != "Decoding":
                 declared = [line for line in node.body if isinstance(line, ast.AnnAssign) and line.value is not None]
                 found = {ast.unparse(line.target) for line in declared} & options - OWN_MEANING.get(node.name, set())
@@ -140,7 +146,7 @@ def test_the_language_is_plain(folder: str) -> None:
 
 def test_only_the_command_prints() -> None:
     for name, path in modules().items():
-        calls = [node.func for node in ast.walk(parse(path)) if isinstance(node, ast.Call)]
+        calls = [node.func for node in walk(path) if isinstance(node, ast.Call)]
         prints = any(isinstance(call, ast.Name) and call.id == "print" for call in calls)
         assert not prints, f"{name} prints"
 
@@ -158,7 +164,7 @@ def source_labels() -> dict[str, set[str]]:
     """Label → the files whose docstrings name it."""
     named: dict[str, set[str]] = {}
     for path in modules().values():
-        for node in ast.walk(parse(path)):
+        for node in walk(path):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 for label in LABEL.findall(ast.get_docstring(node) or ""):
                     named.setdefault(label, set()).add(str(path.relative_to(SOURCE)))

@@ -7,6 +7,9 @@ weights, cells of tables): never of names, keys, paths, versions or timings.
 ``make golden`` (or ``PYTHONPATH=tests .venv/bin/python tests/golden/golden.py [group …]``) records anew into ``record.json``.
 Do that only where a change of behaviour is wanted, and say so in the commit.
 
+Bits depend on the processor, so ``record.json`` holds a record per kind of processor, by what `probe` computes there. An entry that
+changes where it is recorded anew is out of date in the records of other processors, and is taken out of them.
+
 A group is computed whole, or only every so many of its entries: ``make test`` compares a part, the slow tests everything.
 """
 
@@ -62,6 +65,7 @@ RECORD = Path(__file__).with_name("record.json")
 UNRECORDED = ("greedy_wrong",)
 """Logged since the record was made."""
 Entries = dict[str, str]
+Records = dict[str, dict[str, Any]]
 T = TypeVar("T")
 
 
@@ -124,7 +128,7 @@ def of_run(folder: Path, records: Iterable[Any]) -> str:
 
 
 def probe() -> str:
-    """Floating-point bits depend on the processor and on torch: where this differs, the record says nothing."""
+    """Floating-point bits depend on the processor and on torch: each value of this has a record of its own."""
     rng = np.random.RandomState(0)
     made = lambda *shape: torch.from_numpy(rng.standard_normal(shape).astype(np.float32))  # noqa: E731
     results: list[Any] = []
@@ -744,22 +748,32 @@ def computed(group: str, folder: Path, every: int = 1) -> Entries:
     return GROUPS[group](folder, every)
 
 
+def record(records: Records, here: str, group: str, entries: Entries) -> None:
+    """These entries into the record of the processor ``here``; what they replace goes from the others, which are as old."""
+    before = records[here]["groups"].get(group, {})
+    changed = {name for name in before if entries.get(name) != before[name]}
+    for other in records.values():
+        known = other["groups"].get(group, {})
+        other["groups"][group] = {name: value for name, value in known.items() if name not in changed}
+    records[here]["groups"][group] = entries
+
+
 def main(groups: list[str]) -> None:
     """Record these groups, or all of them."""
-    known = json.loads(RECORD.read_text())["groups"] if groups and RECORD.exists() else {}
+    records: Records = json.loads(RECORD.read_text())
     torch.set_num_threads(1)
+    here = probe()
+    processor = f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+    records.setdefault(here, {"recorded with": processor, "groups": {}})
     for group in groups or GROUPS:
         began = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
-            known[group] = computed(group, Path(folder))
-        sys.stderr.write(f"{group}: {len(known[group])} entries, {time.perf_counter() - began:.1f} s\n")
-    processor = torch.backends.cpu.get_cpu_capability()
-    content = {
-        "recorded with": f"torch {torch.__version__}, {processor}",
-        "probe": probe(),
-        "groups": {group: known[group] for group in GROUPS if group in known},
-    }
-    RECORD.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+            entries = computed(group, Path(folder))
+        record(records, here, group, entries)
+        sys.stderr.write(f"{group}: {len(entries)} entries, {time.perf_counter() - began:.1f} s\n")
+    for other in records.values():
+        other["groups"] = {group: other["groups"].get(group, {}) for group in GROUPS}
+    RECORD.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

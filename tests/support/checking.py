@@ -11,6 +11,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -18,16 +19,20 @@ import jaxtyping
 from jaxtyping import install_import_hook
 
 CHECKED = frozenset({1, 2, *(4**n for n in range(1, 16))})
-"""Which calls of a function are checked in each test: the first two, and those whose number is a power of four."""
+"""Which calls of a function are checked in each file of tests: the first two, and those whose number is a power of four."""
 
 _calls: Counter[CodeType] = Counter()
+_file: Path | None = None
 _paused = False
 _decorate = jaxtyping.jaxtyped
 
 
-def begin_test() -> None:
-    """Check the first calls of every function anew."""
-    _calls.clear()
+def begin_test(file: Path) -> None:
+    """Check the first calls of every function anew where another file of tests begins: each has its own denoisers and shapes."""
+    global _file
+    if file != _file:
+        _file = file
+        _calls.clear()
 
 
 def pause(paused: bool) -> bool:
