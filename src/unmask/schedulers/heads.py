@@ -24,8 +24,8 @@ from unmask.schedulers.loading import load_head
 from unmask.schedulers.policy import OrderPolicy
 
 PER_ROW = (
-    *("tokens", "attention", "hidden", "eligible", "index", "place", "rows", "total", "states", "seeds", "reference"),
-    "quota",
+    *("tokens", "attention", "hidden", "eligible", "index", "place", "rows", "total"),
+    *("states", "seeds", "reference", "quota"),
 )
 """The attributes of a view that have a row per live row, or are None."""
 
