@@ -35,14 +35,14 @@ class Paces(GridStudy):
 
     schedulers: tuple[str, ...] = ("confidence", "sas")
     paces: tuple[str, ...] = (
-        *(f"learned:p={p}" for p in (0.999, 0.995, 0.99, 0.97)),
-        *(f"threshold:p={p}" for p in (0.94, 0.9, 0.7)),
-        *(f"factor:f={f}" for f in (0.25, 0.5, 1.0)),
-        *(f"entropy_bound:gamma={gamma}" for gamma in (0.1, 0.5, 2.0)),
-        *(f"kl_stable:p={p}" for p in (0.9, 0.7)),
-        *(f"less:p={p}" for p in (0.9, 0.7)),
+        *(f"learned:p={p}" for p in (0.99, 0.98, 0.97)),
+        *(f"threshold:p={p}" for p in (0.94, 0.9)),
+        "factor:f=0.5",
+        *(f"entropy_bound:gamma={gamma}" for gamma in (0.5, 2.0, 3.0)),
+        "kl_stable:p=0.7",
+        "less:p=0.7",
     )
-    budgets: tuple[int, ...] = (16, 12, 8)
+    budgets: tuple[int, ...] = (12, 8, 4)
     boards: str = "sudoku-9x9-imperfect"
     text: str = "arithmetic"
     sums: int = 400
