@@ -1,6 +1,7 @@
 """How many positions per step: every pace at several settings, with confidence and with the learned order, accuracy against calls.
 
-Each denoiser decodes its own problems: boards with Rao's clues, sums. A learned pace is measured where its head ships.
+Each denoiser decodes its own problems: boards of a file or generated ones with Rao's clues, sums. A learned pace is measured where
+its head ships.
 """
 
 from __future__ import annotations
@@ -27,22 +28,26 @@ LEARNED = "learned"
 
 @dataclass(frozen=True)
 class Paces(GridStudy):
-    """``schedulers`` × ``paces`` for two denoisers; ``budgets`` are step budgets, the fixed numbers per step among them."""
+    """``schedulers`` × ``paces`` for two denoisers; ``budgets`` are step budgets, the fixed numbers per step among them.
+
+    ``boards`` decodes the puzzles of the file ``data``, without one the generated ones of ``sets``; ``text`` the task of its name.
+    """
 
     schedulers: tuple[str, ...] = ("confidence", "sas")
     paces: tuple[str, ...] = (
-        *(f"learned:p={p}" for p in (0.999, 0.995, 0.99, 0.97)),
-        *(f"threshold:p={p}" for p in (0.94, 0.9, 0.7)),
-        *(f"factor:f={f}" for f in (0.25, 0.5, 1.0)),
-        *(f"entropy_bound:gamma={gamma}" for gamma in (0.1, 0.5, 2.0)),
-        *(f"kl_stable:p={p}" for p in (0.9, 0.7)),
-        *(f"less:p={p}" for p in (0.9, 0.7)),
+        *(f"learned:p={p}" for p in (0.99, 0.98, 0.97)),
+        *(f"threshold:p={p}" for p in (0.94, 0.9)),
+        "factor:f=0.5",
+        *(f"entropy_bound:gamma={gamma}" for gamma in (0.5, 2.0, 3.0)),
+        "kl_stable:p=0.7",
+        "less:p=0.7",
     )
-    budgets: tuple[int, ...] = (16, 12, 8)
+    budgets: tuple[int, ...] = (12, 8, 4)
     boards: str = "sudoku-9x9-imperfect"
     text: str = "arithmetic"
     sums: int = 400
     sets: Sets = field(default_factory=Sets)
+    data: Path | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,8 +60,9 @@ class Paces(GridStudy):
     def problems(self) -> dict[str, ProblemSet | Texts]:
         """Denoiser → its problems, loaded when they are measured."""
         found: dict[str, ProblemSet | Texts] = {}
-        if self.boards and self.sets.generated:
-            found[self.boards] = next(iter(self.sets.by_name().values()))
+        sets = self.sets if self.data is None else replace(self.sets, generated=0)
+        if self.boards and (sets.generated or self.data is not None):
+            (found[self.boards],) = sets.by_name(() if self.data is None else (self.data,)).values()
         return found | ({self.text: Texts(self.sums, seed=self.seed)} if self.text and self.sums else {})
 
     def rules_for(self, denoiser: str) -> dict[str, Decoding]:
@@ -74,7 +80,7 @@ class Paces(GridStudy):
             for rule in self.rules_for(denoiser)
         ]
         if not keys:
-            raise ValueError("there are no problems: leave out --no-generated")
+            raise ValueError("there are no problems: leave out --no-generated, or name a file with --data")
         return keys
 
     def measure(self, key: Key, folder: Path) -> Result:

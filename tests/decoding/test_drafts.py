@@ -10,6 +10,7 @@ from torch import Tensor
 
 from support.denoisers import CountingTable, text_denoiser
 from support.reference import PLAIN_PACES, puzzles
+from unmask.decoding.drafts import _plan
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler, Trajectory, View
@@ -78,14 +79,25 @@ def test_padding() -> None:
     assert_lossless(denoiser, confidence, Canvas(tokens, attention=attention), Decoding(block=3), draft=4)
 
 
-def test_scores_that_stay_take_as_many_forwards_as_drafts() -> None:
-    """Nothing is scored before the first canvas, which goes alone; then eight go at a time."""
+def test_scores_that_stay_are_drafted_further_and_further() -> None:
+    """Nothing is scored before the first canvas, which goes alone; the more often what was expected came, the longer the chain."""
     denoiser = CountingTable(scale=0.0)
-    tokens = torch.full((1, 12), denoiser.mask_id)
+    tokens = torch.full((1, 40), denoiser.mask_id)
     plain, drafted = assert_lossless(denoiser, load_scheduler("left_to_right"), Canvas(tokens), Decoding())
-    assert (plain.steps, drafted.steps) == (12, 3)
-    assert [len(batch) for batch in denoiser.canvases[12:]] == [1, 8, 3]
-    assert plain.denoiser_calls == drafted.denoiser_calls == 12
+    assert [len(batch) for batch in denoiser.canvases[40:]] == [1, 8, 8, 8, 8, 8, 3]
+    assert plain.denoiser_calls == 40 and (plain.steps, drafted.steps) == (40, 7)
+
+
+@pytest.mark.parametrize(
+    ("chance", "expected"),
+    [
+        (1.0, [{0}, {0, 1}, {0, 1, 2}, {0, 1, 2, 3}]),
+        (0.6, [{0}, {0, 1}, {1}, {0, 1, 2}]),  # 0.6, 0.36, 0.24, 0.216; then 0.144 for {0, 2}
+        (0.2, [{0}, {1}, {2}, {3}]),  # 0.2, 0.16, 0.128, 0.1024; {0, 1} has 0.2 · 0.2 + 0.16 · 0.2
+    ],
+)
+def test_plans_hold_the_sets_that_a_row_is_likeliest_to_pass_through(chance: float, expected: list[set[int]]) -> None:
+    assert [{rank for rank, filled in enumerate(row) if filled} for row in _plan(chance, 4)] == expected
 
 
 def test_drafts_beside_the_chain_follow_a_swap() -> None:

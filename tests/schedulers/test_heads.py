@@ -23,6 +23,7 @@ from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.methods import PaceHead
 from unmask.training.policy.run import PolicyRun, run_policy_training
 
 NAME = "sudoku-4x4-imperfect"
@@ -127,6 +128,33 @@ def test_a_learned_pace_reveals_what_is_final() -> None:
         policy.network.readout.bias.data.fill_(bias)
         trajectory = unmask(denoiser, confidence, canvas, Decoding(pace=LearnedPace(policy)))
         assert (trajectory.step.amax(1) + 1).tolist() == steps
+
+
+@pytest.mark.parametrize("settled", [1.0, 0.02])
+def test_a_token_is_settled_that_is_nearly_as_likely_in_its_turn(settled: float) -> None:
+    """Against the distributions of every state, forwarded again."""
+    denoiser = load_denoiser(NAME)
+    method = PaceHead(PolicyTraining(objective="pace", teacher="confidence", settled=settled), head("pace"), confidence)
+    trajectory = unmask(denoiser, confidence, CANVAS, Decoding(), observe=method.observe)
+    states = trajectory.states
+    assert states is not None
+    seen = method.seen(trajectory, states)
+    logits = denoiser.logits(denoiser.hidden(states.tokens, None).flatten(0, 1)).unflatten(0, states.tokens.shape)
+    logits[..., list(denoiser.forbidden_ids)] = -torch.inf
+    logp, settled_only = logits.log_softmax(-1), 0
+    for state, position in torch.nonzero(states.eligible).tolist():
+        row, token = states.row[state], states.best[state, position]
+        (turn,) = torch.nonzero((states.row == row) & states.revealed[:, position])[0]
+        then = logp[turn, position].exp()
+        expected = bool(then[token] >= settled * then.max())
+        assert bool(seen["label"][state, position]) == expected
+        settled_only += expected and int(token) != int(trajectory.tokens[row, position])
+    assert (settled_only > 0) == (settled < 1)
+    assert not seen.keys() & {"likely", "likely_logp"}
+    with pytest.raises(
+        ValueError, match=r"settled is a share in \(0, 1\], below 1 with objective pace alone, got 0.5"
+    ):
+        PolicyTraining(settled=0.5)
 
 
 @pytest.mark.parametrize("objective", ["doubt", "pace"])

@@ -21,6 +21,7 @@ from unmask.training.cost.flops import LLADA_8B, head_flops, linear_flops, param
 from unmask_studies.bench import caches, decoding, drafts, learning, loops, policy_cost, suite
 from unmask_studies.bench.backbones import backbone, llada_like, share_layer
 from unmask_studies.bench.measuring import Finding, TensorBytes, exponent, ratios, time_rounds
+from unmask_studies.cli.bench import Bench
 
 
 def test_llada_and_its_proportions() -> None:
@@ -200,6 +201,25 @@ def test_drafts_save_steps_and_cost_canvases() -> None:
     share = task.verify(range(8), solved).exact.float().mean()
     assert found[f"{board}, confidence: solved"].value == pytest.approx(100 * share)
     assert found[f"{board}, confidence:round=1: against the scores as they are"].n == 8
+
+
+def test_drafts_on_problems_of_a_file(tmp_path: Path) -> None:
+    task, file = SudokuTask.generate(2, 4, "7-8", "test", 0), tmp_path / "puzzles.csv"
+    rows = zip(task.puzzles.tolist(), task.solutions.tolist(), strict=True)
+    file.write_text(
+        "puzzle,solution\n" + "".join(",".join("".join(map(str, half)) for half in row) + "\n" for row in rows)
+    )
+    board = "sudoku-4x4-imperfect"
+    config = drafts.DraftBench((board,), ("confidence",), (4,), 2, solved=0, repeats=1, task="sudoku", data=file)
+    found = {finding.what: finding for finding in drafts.measure_drafts(config)}
+    steps = found[f"{board}, confidence, no draft: sequential steps a problem"].value
+    assert steps == (task.puzzles == 0).sum() / 2
+
+
+@pytest.mark.parametrize("bench", [Bench("caches", denoiser="x", task="sudoku"), Bench("drafts", denoiser="x")])
+def test_denoiser_and_task_go_together(bench: Bench) -> None:
+    with pytest.raises(ValueError, match="--denoiser and --task go together"):
+        bench.run()
 
 
 def test_the_suite_is_complete() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from unmask.evaluation.evaluate import EvaluationOptions, evaluate
 from unmask.schedulers.loading import list_heads, load_scheduler
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask_studies.paces import Paces
-from unmask_studies.sets import Sets
+from unmask_studies.sets import ProblemSet, Sets
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -50,6 +51,15 @@ def test_the_frontier_is_what_nothing_cheaper_reaches(tmp_path: Path) -> None:
         cheaper = [other.exact for other in rows if other is not row and other.denoiser_calls <= row.denoiser_calls]
         assert cells["how many per step"] == row.decoding
         assert (cells["on the frontier"] == "yes") == (row.exact > max(cheaper, default=-1.0))
+
+
+def test_boards_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "boards.csv"
+    boards = ("0234341221434321", "1034341221434321", "1204341221434321")
+    file.write_text("puzzle,solution\n" + "".join(f"{board},1234341221434321\n" for board in boards))
+    (found,) = replace(SMALL, data=file, sets=Sets(limit=2)).problems.values()
+    assert isinstance(found, ProblemSet)
+    assert (found.load().source, len(found.load())) == ("boards.csv", 2)
 
 
 @pytest.mark.parametrize("denoiser", list_heads("pace"))

@@ -11,6 +11,7 @@ forwards one after another differs (after FreeDave, arXiv 2510.00294).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +22,10 @@ from unmask.decoding.protocols import Denoiser, takes_focus
 from unmask.decoding.recording import Step
 from unmask.decoding.rows import LiveRows
 
+CHANCES = 21
+"""Of how many chances that the expected position comes next there is a plan for drafts: 0, 1/20, …, 1."""
+PRIOR = (6, 10)
+"""What every row begins with: what was expected came in 6 of 10 steps."""
 Forward = Callable[[Tensor, Tensor | None], Tensor]
 """From canvases and their attention to states."""
 
@@ -61,22 +66,18 @@ class Drafts:
     """Canvases that each row may reach, and their states: ``limit`` of them with the one that it is in.
 
     ``tokens[r, 0]`` is the canvas that row ``r`` was in at its last forward, the others follow it; ``place`` is where the states of
-    each are in ``found``, −1 where there are none. ``depth`` of the drafts are a chain, as many as were right lately; the others
-    swap one of its positions for the one or two that come next.
+    each are in ``found``, −1 where there are none. In ``came`` of ``steps`` steps a row revealed what was expected: the more often,
+    the longer the chains of drafts; the less often, the more of them swap a position for one that comes later.
     """
 
     def __init__(self, live: LiveRows, limit: int) -> None:
         result, rows = live.result, len(live.result)
-        self.limit, self.revises = limit, live.revises
-        self.plans = torch.tensor([_plan(depth, limit - 1) for depth in range(limit)], device=result.device)
+        self.revises = live.revises
+        self.plans = torch.tensor(_plans(limit - 1), device=result.device)
         self.tokens = result.new_zeros(rows, limit, result.shape[1])
         self.place = result.new_full((rows, limit), -1)
         self.found: Float[Tensor, "n L D"] | None = None
-        self.depth, self.right, self.made = (
-            result.new_full((rows,), limit - 1),
-            result.new_zeros(rows),
-            result.new_zeros(rows),
-        )
+        self.came, self.steps = (result.new_full((rows,), n) for n in PRIOR)
         # Of each row's last step: the canvas after it, the tokens drawn, where the others rank, how many it revealed and left.
         self.base, self.chosen, self.rank = (torch.zeros_like(result) for _ in range(3))
         self.left, self.hidden, self.count = result.new_zeros(rows), result.new_zeros(rows), result.new_ones(rows)
@@ -86,7 +87,6 @@ class Drafts:
         rows = live.rows
         same = (self.tokens[rows] == live.tokens[:, None]).all(2) & (self.place[rows] >= 0)
         hit, slot = same.any(1), same.int().argmax(1)
-        self.right[rows] += hit.long()
         if not bool(hit.all()):
             self._forward(live, hit, self.place[rows, slot], forward)
             slot = torch.zeros_like(slot)
@@ -97,6 +97,8 @@ class Drafts:
         """Keep what the next canvases follow from: if the scores stayed, the next best positions would be revealed."""
         rows, kept = step.view.rows, step.keys.masked_fill(~step.view.eligible | step.revealed, -torch.inf)
         revealed = step.revealed.sum(1)
+        self.came[rows] += ((self.rank[rows] < self.count[rows, None]) | ~step.revealed).all(1).long()
+        self.steps[rows] += 1
         self.base[rows], self.chosen[rows] = step.tokens, step.chosen
         self.rank[rows] = kept.sort(dim=1, descending=True, stable=True).indices.argsort(1)
         self.count[rows], self.left[rows] = revealed.clamp(min=1), (kept > -torch.inf).sum(1)
@@ -105,7 +107,7 @@ class Drafts:
 
     def _canvases(self, rows: Int[Tensor, "b"]) -> tuple[Int[Tensor, "b K L"], Bool[Tensor, "b K"]]:
         """The drafts of these rows, as many positions at a time as their last step revealed; and which of them can come."""
-        plan = self.plans[self.depth[rows]]
+        plan = self.plans[(CHANCES - 1) * self.came[rows] // self.steps[rows]]
         chunk = (self.rank[rows] // self.count[rows, None]).clamp(max=plan.shape[2] - 1)
         filled = plan.gather(2, chunk[:, None].expand(-1, plan.shape[1], -1))
         filled &= (self.rank[rows] < self.left[rows, None])[:, None]
@@ -117,14 +119,8 @@ class Drafts:
     def _forward(self, live: LiveRows, hit: Bool[Tensor, "b"], known: Int[Tensor, "b"], forward: Forward) -> None:
         """Forward the canvases that are not known, and with them the drafts of every live row."""
         rows, missed = live.rows, torch.nonzero(~hit)[:, 0]
-        # Twice as deep after a chain that was right to its end, else one deeper than it was right.
-        right, depth = self.right[rows], self.depth[rows]
-        self.depth[rows] = torch.where(right >= depth.minimum(self.made[rows]), 2 * depth, right + 1).clamp(
-            max=self.limit - 1
-        )
         canvases, can_come = self._canvases(rows)
         row, nth = torch.nonzero(can_come, as_tuple=True)
-        self.made[rows] = can_come.sum(1)
         owner = torch.cat([missed, row])
         states = forward(
             torch.cat([live.tokens[missed], canvases[row, nth]]),
@@ -137,16 +133,31 @@ class Drafts:
         self.place[rows[owner], torch.cat([torch.zeros_like(missed), nth + 1])] = number[: len(states)]
         self.place[rows[hit], 0] = number[len(states) :]
         self.tokens[rows, 0], self.tokens[rows[row], nth + 1] = live.tokens, canvases[row, nth]
-        self.right[rows] = 0
 
 
-def _plan(depth: int, drafts: int) -> list[list[bool]]:
-    """Which of the next ranks each draft fills: a chain of ``depth``, then chains whose last rank is one or two further."""
-    chain = [[*range(k)] for k in range(1, depth + 1)]
-    beside = [[*range(k - 1), k - 1 + skip] for skip in (1, 2) for k in range(1, depth + 1)]
-    beside.sort(key=lambda ranks: (len(ranks) + ranks[-1], len(ranks)))
-    sets = (chain + beside + [[]] * drafts)[:drafts]
-    return [[rank in ranks for rank in range(drafts + 3)] for ranks in sets]
+@lru_cache
+def _plans(drafts: int) -> list[list[list[bool]]]:
+    """For each chance that the expected position comes next, which of the next ranks each draft fills."""
+    return [_plan(n / (CHANCES - 1), drafts) for n in range(CHANCES)]
+
+
+def _plan(chance: float, drafts: int) -> list[list[bool]]:
+    """The sets of ranks that a row is likeliest to pass through.
+
+    Of what is left, the first comes next with probability ``chance``; if it does not, so does the second, and so on.
+    """
+    likely: dict[tuple[int, ...], float] = {}
+    sets: list[tuple[int, ...]] = []
+    last, reached = (), 1.0
+    while len(sets) < drafts:
+        for nth, rank in enumerate(rank for rank in range(drafts) if rank not in last):
+            after = tuple(sorted((*last, rank)))
+            if after not in sets:
+                likely[after] = likely.get(after, 0.0) + reached * chance * (1 - chance) ** nth
+        last = max(likely, key=likely.__getitem__)
+        reached = likely.pop(last)
+        sets.append(last)
+    return [[rank in ranks for rank in range(drafts + 1)] for ranks in sets]
 
 
 def distinct(

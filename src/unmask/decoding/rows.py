@@ -18,22 +18,8 @@ from unmask.decoding.pricing import constant, device_ids
 from unmask.decoding.protocols import Canvas, Denoiser, Focus, takes_focus
 
 PER_ROW = (
-    *(
-        "tokens",
-        "hidden",
-        "waiting",
-        "attention",
-        "index",
-        "block",
-        "place",
-        "first",
-        "rows",
-        "total",
-        "seeds",
-        "ordinal",
-        "ordinal_of_end",
-    ),
-    *("budget", "block_step", "one"),
+    *("tokens", "hidden", "waiting", "attention", "index", "block", "place", "first", "rows", "total", "seeds"),
+    *("ordinal", "ordinal_of_end", "budget", "block_step", "one"),
 )
 """The attributes of ``LiveRows`` that have a row per live row, or are None."""
 PER_REVISED_ROW = ("revealed", "reveal_logp", "left", "watched", "open")
@@ -104,19 +90,27 @@ class LiveRows:
     def eligible(self) -> Bool[Tensor, "b L"]:
         """What may be revealed next. Found once, until ``hidden`` changes."""
         if self._eligible is None:
-            inside = self.hidden if self.blocks == 1 else self.hidden & (self.block == self._current()[:, None])
+            inside = self.hidden if self.blocks == 1 else self.hidden & (self.block == self.current()[:, None])
             if self.first is not None:
                 first = inside & self.first
                 inside = torch.where(first.any(1, keepdim=True), first, inside)
             self._eligible = inside
         return self._eligible
 
+    def current(self) -> Int[Tensor, "b"]:
+        """The number of each row's first block that hides something. Found once, until ``hidden`` changes."""
+        if self._found is None:
+            self._found = torch.where(self.hidden, self.block, constant(self.blocks - 1, self.block.device)).amin(1)
+            if self.revises:
+                self._found = torch.where(self.watched, self.open, self._found)
+        return self._found
+
     def select(self, values: Int[Tensor, "B L"]) -> Int[Tensor, "b L"]:
         """The live rows of a tensor of the caller's batch."""
         return values if len(self.rows) == len(values) else values[self.rows]
 
     def focus(self, at: Place | None = None) -> Focus:
-        current = self._current()
+        current = self.current()
         assert self.spans is not None
         numbers = tuple(current.cpu().tolist()) if self.numbers is None else self.numbers
         span = self.spans.common(numbers)
@@ -126,12 +120,12 @@ class LiveRows:
         """n // T, and one more in the first n % T steps of a block of n positions and T steps; 1 without a budget of steps."""
         if not self.budgeted:
             return self.one
-        share, extra = self.budget[self.own, self._current()].unbind(1)
+        share, extra = self.budget[self.own, self.current()].unbind(1)
         return share + (self.block_step < extra)
 
     def revisable(self) -> Bool[Tensor, "b L"]:
         """The revealed tokens of the current block, in rows that may still take something back."""
-        return self.revealed & (self.block == self._current()[:, None]) & (self.left > 0)[:, None]
+        return self.revealed & (self.block == self.current()[:, None]) & (self.left > 0)[:, None]
 
     def revise(self, tokens: Int[Tensor, "b L"], hidden: Bool[Tensor, "b L"] | None) -> None:
         """Before the reveals of a step: the canvas after its revision, of which ``hidden`` is hidden again."""
@@ -143,7 +137,7 @@ class LiveRows:
 
     def reveal(self, revealed: Bool[Tensor, "b L"], chosen: Int[Tensor, "b L"], logp: Float[Tensor, "b L"]) -> None:
         """Reveal a set; ``logp`` of its tokens is kept for a revision. Rows that are complete stay until they retire."""
-        before = self._current() if self.budgeted or self.revises else None
+        before = self.current() if self.budgeted or self.revises else None
         self.tokens = torch.where(revealed, chosen, self.tokens)
         self.hidden = self.hidden > revealed  # for booleans: and not
         self.step += 1
@@ -157,11 +151,7 @@ class LiveRows:
                 self._stop_at_end()
         self._found = self._eligible = None
         if self.budgeted:
-            self.block_step = torch.where(self._current() == before, self.block_step + 1, constant(0, self.rows.device))
-
-    def current(self) -> Int[Tensor, "b"]:
-        """The number of each row's current block."""
-        return self._current()
+            self.block_step = torch.where(self.current() == before, self.block_step + 1, constant(0, self.rows.device))
 
     def find_first(self) -> Int[Tensor, "b"]:
         """Twice the place in the region of each row's first position that is hidden or holds an end token; odd if it is the end."""
@@ -219,14 +209,6 @@ class LiveRows:
         block = torch.where(region, block - block.amin(1, keepdim=True), length)
         first = region & (counted % seed == 0) if rule.seeded else None
         return block, torch.where(region, counted % size, -1), first
-
-    def _current(self) -> Int[Tensor, "b"]:
-        """The number of each row's first block that hides something. Found once, until ``hidden`` changes."""
-        if self._found is None:
-            self._found = torch.where(self.hidden, self.block, constant(self.blocks - 1, self.block.device)).amin(1)
-            if self.revises:
-                self._found = torch.where(self.watched, self.open, self._found)
-        return self._found
 
     def _stop_at_end(self) -> None:
         """Where the first end token has nothing hidden before it, the rest of the row is padding.

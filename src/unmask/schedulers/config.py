@@ -26,8 +26,8 @@ class PolicyConfig:
     every position and token (:mod:`.token_network`), not blocks (0: always blocks). ``blocks``: the shape of its blocks, or of the
     copy of the denoiser that the kind ``opinion`` is (:mod:`.opinion`), which reads the tokens alone.
     ``blockwise``: in blocks, a policy reads the prices of its block alone, and the head is not computed for the rest.
-    ``purpose``: an order, or what a head says of each token (:mod:`.heads`). ``denoiser``, ``vocab_size``, ``mask_id`` and
-    ``length`` say what it fits.
+    ``purpose``: an order, or what a head says of each token (:mod:`.heads`). ``sure``: the probability above which a pace holds a
+    token to be final, where the decoding names none. ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
     """
 
     kind: str = "grid"
@@ -51,6 +51,7 @@ class PolicyConfig:
     hidden_width: int = 0
     denoiser: str = ""
     purpose: str = "order"
+    sure: float = 0.99
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))  # JSON brings a list

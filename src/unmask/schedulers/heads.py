@@ -24,8 +24,8 @@ from unmask.schedulers.loading import load_head
 from unmask.schedulers.policy import OrderPolicy
 
 PER_ROW = (
-    *("tokens", "attention", "hidden", "eligible", "index", "place", "rows", "total", "states", "seeds", "reference"),
-    "quota",
+    *("tokens", "attention", "hidden", "eligible", "index", "place", "rows", "total"),
+    *("states", "seeds", "reference", "quota"),
 )
 """The attributes of a view that have a row per live row, or are None."""
 
@@ -39,8 +39,11 @@ def doubt(p: float = 0.7, keep: float = 0.25, blame: float = 0.5, after: float =
     return Bindable("doubt", head, lambda policy: Doubt(policy, p, keep, blame, after))
 
 
-def learned(p: float = 0.99, head: str = "") -> Pace:
-    """Reveal the positions whose likeliest token is final with probability > p; the best one in rows where none is."""
+def learned(p: float = 0.0, head: str = "") -> Pace:
+    """Reveal the positions whose likeliest token is final with probability > p; the best one in rows where none is.
+
+    0 is the probability that was chosen for the head. ``head`` is a folder; by default the shipped one.
+    """
     return Bindable("pace", head, lambda policy: LearnedPace(policy, p))
 
 
@@ -107,17 +110,17 @@ class Doubt:
 
 @dataclass(frozen=True)
 class LearnedPace:
-    """A pace: what ``policy`` holds to be final with a probability above ``p``."""
+    """A pace: what ``policy`` holds to be final with a probability above ``p``, or above its own where that is 0."""
 
     policy: OrderPolicy
-    p: float = 0.99
+    p: float = 0.0
 
     @property
     def prices_all(self) -> bool:
         return self.policy.prices_all
 
     def __call__(self, view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
-        final = view.eligible & (self.policy(inner_view(view)).sigmoid() > self.p)
+        final = view.eligible & (self.policy(inner_view(view)).sigmoid() > (self.p or self.policy.config.sure))
         return final | (take_best(view, keys) & ~final.any(1, keepdim=True))
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -20,6 +21,7 @@ from unmask.decoding.protocols import Denoiser, Scheduler, Task
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.statistics import compare, wilson
 from unmask.schedulers.loading import load_scheduler
+from unmask.tasks.kinds import EvaluationRequest, evaluation_set
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.tasks.text_problems import TextProblemTask, text_problem_kinds
 from unmask.training.cost.flops import shape_of
@@ -30,7 +32,10 @@ SOLVED_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class DraftBench:
-    """``problems`` of the test split one at a time with drafts of ``sizes``; ``solved`` of them for what rounding changes."""
+    """``problems`` of the test split one at a time with drafts of ``sizes``; ``solved`` of them for what rounding changes.
+
+    The problems of a denoiser that ships are its own; for another one, ``task`` and its file ``data`` name them.
+    """
 
     denoisers: tuple[str, ...] = ("sudoku-9x9-imperfect", "arithmetic")
     schedulers: tuple[str, ...] = ("confidence", "sas", "confidence:round=2", "sas:round=1")
@@ -38,6 +43,8 @@ class DraftBench:
     problems: int = 12
     solved: int = 200
     repeats: int = 5
+    task: str = ""
+    data: Path | None = None
 
 
 QUICK = DraftBench(denoisers=("sudoku-9x9-imperfect",), schedulers=("confidence",), sizes=(4,), problems=1, solved=0)
@@ -55,8 +62,7 @@ class Decoded:
 
 def measure_drafts(config: DraftBench) -> Iterator[Finding]:
     for name in config.denoisers:
-        denoiser = load_denoiser(name)
-        task = _problems(name, max(config.problems, config.solved))
+        denoiser, task = _load(name, config)
         cost = {size: batch_cost(denoiser, task, size, config.repeats) for size in config.sizes}
         for size, found in cost.items():
             yield Finding.median(f"{name}: a forward of {size} canvases against one", found, "×")
@@ -129,9 +135,13 @@ def _accuracy(name: str, denoiser: Denoiser, task: Task, config: DraftBench) -> 
         yield Finding(what, value, "points", low, high, config.solved, "95 %, paired")
 
 
-def _problems(denoiser: str, count: int) -> Task:
+def _load(name: str, config: DraftBench) -> tuple[Denoiser, Task]:
+    count = max(config.problems, config.solved)
+    if config.task:
+        found = evaluation_set(config.task, name, EvaluationRequest(config.data, count), {})
+        return found.denoiser, found.task
     kinds = text_problem_kinds()
-    if denoiser in kinds:
-        return TextProblemTask.generate(kinds[denoiser](count=count, split="test"))
-    size = shape_of(denoiser).grid or 9
-    return SudokuTask.generate(count, size, "rao" if size == 9 else None, "test", 0)
+    if name in kinds:
+        return load_denoiser(name), TextProblemTask.generate(kinds[name](count=count, split="test"))
+    size = shape_of(name).grid or 9
+    return load_denoiser(name), SudokuTask.generate(count, size, "rao" if size == 9 else None, "test", 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class Bench:
     $ unmask bench --quick
     $ unmask bench policy-cost
     $ unmask bench caches --json caches.json
+    $ unmask bench drafts --denoiser models/rxnmapper --task reaction --data reactions.csv
     """
 
     name: Positional[str] = "all"
@@ -31,18 +32,27 @@ class Bench:
     drafts (sequential steps, canvases and time), learning (against recomputed and free rollouts), throughput (against a matrix
     product), growth (with length, vocabulary, batch and group), processes (two against one, wall time: on idle cores), or all."""
     quick: bool = False  # Small sizes, for a look: its numbers are not results.
+    denoiser: str | None = None  # For drafts: this one, on problems of --task and --data, instead of those that ship.
+    task: str | None = None
+    data: Path | None = None
     json: Path | None = None  # Also write everything to this file, with versions and settings.
 
     def run(self) -> None:
         if self.name not in ("all", *SUITE):
             near = did_you_mean(self.name, SUITE)
             raise ValueError(f"no benchmark {self.name!r}: expected all, {', '.join(SUITE)}{near}")
+        if (self.denoiser, self.task) != (None, None) and (self.name != "drafts" or not (self.denoiser and self.task)):
+            raise ValueError(
+                "--denoiser and --task go together, with the benchmark drafts alone: leave them out, or name both"
+            )
         if self.json is not None:
             require_writable(self.json)
         results: dict[str, Any] = {}
         for title in SUITE if self.name == "all" else (self.name,):
             measure, full, small = SUITE[title]
             settings = small if self.quick else full
+            if self.denoiser and self.task:
+                settings = replace(settings, denoisers=(self.denoiser,), task=self.task, data=self.data)
             findings = list(measure(settings))
             results[title] = {"settings": to_jsonable(settings), "findings": [asdict(finding) for finding in findings]}
             console.print(_table(title, findings))

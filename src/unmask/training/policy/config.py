@@ -57,7 +57,9 @@ class PolicyTraining:
     hidden position of every visited state, so that the greedy policy reveals what it expects to be right), tokens (a policy of
     kind opinion learns the true tokens of the hidden positions), bernoulli (a coin per position), ranking (by the margin of the
     truth), imitation (of the teacher), variational (LO-ARM's posterior), or a head's: doubt (is a revealed token wrong?) and pace
-    (is the likeliest token final?), both by cross-entropy on the teacher's free-running decodings. ``rollout_temperature``
+    (is the likeliest token final?), both by cross-entropy on the teacher's free-running decodings. Below 1 ``settled`` also counts
+    a token for final that is at least so many times as likely as the one that is revealed in its place: of several ways to write
+    the same, which one comes is not worth waiting for. ``rollout_temperature``
     replaces the policy's own while orders are drawn: a low one visits the states that greedy decoding visits, where the wrong
     decisions are. It goes with objectives that do not weigh the draw.
 
@@ -99,6 +101,7 @@ class PolicyTraining:
     clip: float = 1.0
     mixed_precision: str = "no"
     objective: str = "grpo"
+    settled: float = 1.0
     rollout_temperature: float | None = None
     advantage: str = "all_action"
     normalise: bool = True
@@ -188,6 +191,10 @@ class PolicyTraining:
         yield (
             self.label == "right" and (self.relative or not self.regression_weight),
             f"label right is of the regression, without relative prices: use objective regression or correctness, {got}",
+        )
+        yield (
+            not 0 < self.settled <= 1 or (self.settled < 1 and self.objective != "pace"),
+            f"settled is a share in (0, 1], below 1 with objective pace alone, got {self.settled}, {got}",
         )
         yield (
             self.objective == "regression" and self.correctness > 0,

@@ -29,6 +29,8 @@ from unmask.training.policy.decisions import Decisions, Rollout
 
 RANKING_TEMPERATURE = 0.1
 """Of the target softmax over the truth's margins, which lie in [−1, 1]."""
+LIKELY = 8
+"""The likeliest tokens that are kept of each position, to see how likely another one is in its turn."""
 Value = tuple[Float[Tensor, "s"], Float[Tensor, "s"]]
 """What each decision adds to the objective (to be maximised), and whether its ratio was clipped."""
 
@@ -322,11 +324,25 @@ class DoubtHead(Head):
 
 @dataclass(frozen=True)
 class PaceHead(Head):
-    """Is the likeliest token of this position the one that the decoding ends with?"""
+    """Is the likeliest token of this position the one that the decoding ends with, or settled: nearly as likely in its turn?"""
+
+    def observe(self, view: View) -> dict[str, Tensor]:
+        likely = view.prices.logp.topk(min(LIKELY, view.prices.vocabulary), dim=1)
+        spread = {"likely": likely.indices, "likely_logp": likely.values}
+        shape = (*view.tokens.shape, likely.indices.shape[1])
+        return super().observe(view) | {name: x.new_zeros(shape).index_put(view.at, x) for name, x in spread.items()}
 
     def seen(self, trajectory: Trajectory, states: States) -> dict[str, Tensor]:
+        observed = dict(states.observed)
+        tokens, logp = observed.pop("likely"), observed.pop("likely_logp")
+        state, position = torch.nonzero(states.revealed, as_tuple=True)
+        turn = torch.zeros_like(trajectory.tokens)
+        turn[states.row[state], position] = state
+        then = (turn[states.row], torch.arange(turn.shape[1], device=turn.device))
+        share = (logp[then] - logp[then].amax(2, keepdim=True)).exp()
+        settled = ((tokens[then] == states.best[..., None]) & (share >= self.config.settled)).any(2)
         final = trajectory.tokens[states.row] == states.best
-        return {**states.observed, "counted": states.eligible, "label": final}
+        return {**observed, "counted": states.eligible, "label": final | settled}
 
 
 def _look_back(view: View, standing: Standing) -> Float[Tensor, "N"]:
