@@ -151,9 +151,7 @@ def test_a_token_is_settled_that_is_nearly_as_likely_in_its_turn(settled: float)
         settled_only += expected and int(token) != int(trajectory.tokens[row, position])
     assert (settled_only > 0) == (settled < 1)
     assert not seen.keys() & {"likely", "likely_logp"}
-    with pytest.raises(
-        ValueError, match=r"settled is a share in \(0, 1\], below 1 with objective pace alone, got 0.5"
-    ):
+    with pytest.raises(ValueError, match=r"settled is a share in \(0, 1\], below 1 with objective pace alone, got 0.5"):
         PolicyTraining(settled=0.5)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 
 from unmask.decoding.kv_store import Place
 from unmask.decoding.protocols import View
-from unmask.denoisers.masked_lm import MaskedLMBlocks
+from unmask.denoisers.checkpoint import Shape, require_plausible_size
+from unmask.denoisers.masked_lm import MaskedLMBlocks, require_plausible_shape
 from unmask.denoisers.transformer import Blocks, TransformerConfig
 from unmask.runs.config import read
 from unmask.schedulers.config import PolicyConfig
@@ -65,8 +67,8 @@ class General(PolicyNetwork):
         return replace(config, blocks=blocks.shape), {f"blocks.{k}": w for k, w in blocks.state_dict().items()}
 
     @classmethod
-    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
-        return least_weights(require_shape(config)), 0
+    def require_plausible(cls, config: PolicyConfig, stored: Mapping[str, Shape], file: Path) -> None:
+        require_plausible_copy(config, stored, file, blocks_alone=True)
 
     def observe(self, view: View) -> dict[str, Tensor]:
         return {"features": observe_features(view, self.names, self.vocab_size)}
@@ -119,14 +121,16 @@ def build_blocks(shape: Mapping[str, Any]) -> Blocks | MaskedLMBlocks:
     return Blocks(read(TransformerConfig, dict(shape), "the policy's blocks"))
 
 
-def least_weights(shape: Mapping[str, Any]) -> int:
-    """A lower bound on the number of weights of a part of the denoiser, known before memory is allocated."""
+def require_plausible_copy(
+    config: PolicyConfig, stored: Mapping[str, Shape], file: Path, blocks_alone: bool = False
+) -> None:
+    """Refuse a policy that copies a denoiser, or its last blocks alone, by the sizes of the copy."""
+    shape = dict(require_shape(config))
     if "model_type" in shape:
-        sizes = [shape.get(name, 1) for name in ("hidden_size", "intermediate_size")]
-        if not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise ValueError(f"the policy's blocks: sizes must be positive whole numbers, got {sizes}")
-        return sizes[0] * sizes[1]
-    return read(TransformerConfig, dict(shape), "the policy's blocks").least_weights
+        require_plausible_shape(shape, stored, file, blocks_alone)
+    else:
+        copied = read(TransformerConfig, shape, "the policy's copy")
+        require_plausible_size(copied.least_weights, stored, file, copied.n_layers)
 
 
 def blocks_for(denoiser: Any, config: PolicyConfig) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch.nn import functional as F
 
 from unmask.decoding.kv_store import Place
 from unmask.decoding.protocols import View
+from unmask.denoisers.checkpoint import Shape, require_plausible_size
 from unmask.schedulers.config import KINDS, PolicyConfig
 from unmask.schedulers.features import confidence_logit
 from unmask.schedulers.networks import Kept, PolicyNetwork
@@ -67,8 +70,8 @@ class Grid(PolicyNetwork):
         return config, {}
 
     @classmethod
-    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
-        return config.n_layers * config.width**2, config.n_layers
+    def require_plausible(cls, config: PolicyConfig, stored: Mapping[str, Shape], file: Path) -> None:
+        require_plausible_size(config.n_layers * config.width**2, stored, file, config.n_layers)
 
     def observe(self, view: View) -> dict[str, Tensor]:
         logp = view.prices.logp

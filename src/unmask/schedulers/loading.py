@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from unmask.assets import POLICIES
 from unmask.decoding.protocols import DeclaredScheduler, Denoiser, Scheduler, needs_truth, prices_all
-from unmask.denoisers.checkpoint import Checkpoint, read_json, require_plausible_size
+from unmask.denoisers.checkpoint import Checkpoint, read_json
 from unmask.denoisers.config import LARGEST_GRID
 from unmask.denoisers.hub import digest
 from unmask.runs.config import read
@@ -136,7 +136,6 @@ def _check_config(folder: Path) -> None:
     file = folder / "config.json"
     stored = read_json(file)
     config = read(PolicyConfig, {key: value for key, value in stored.items() if value is not None}, str(file))
-    least, layers = choose_network(config).least_weights(config)
-    require_plausible_size(least, Checkpoint(folder).shapes, folder / "model.safetensors", layers)
+    choose_network(config).require_plausible(config, Checkpoint(folder).shapes, folder / "model.safetensors")
     if config.size is not None and not 1 <= config.size <= LARGEST_GRID:
         raise ValueError(f"{folder / 'config.json'}: size must be in 1 .. {LARGEST_GRID}, got {config.size}")

@@ -9,6 +9,8 @@ how it begins for a denoiser. ``mlp``, ``transformer`` and ``hidden`` are the pa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +20,7 @@ from torch.nn import functional as F
 
 from unmask.decoding.kv_store import Place
 from unmask.decoding.protocols import View
+from unmask.denoisers.checkpoint import Shape, require_plausible_size
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.features import compute_features
 
@@ -82,9 +85,8 @@ class PolicyNetwork(nn.Module):
         return {}
 
     @classmethod
-    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
-        """Lower bounds on the numbers of weights and of layers, known before memory is allocated."""
-        return 0, 0
+    def require_plausible(cls, config: PolicyConfig, stored: Mapping[str, Shape], file: Path) -> None:
+        """Refuse sizes that have far more weights than the ``file`` has, before memory is allocated for them."""
 
 
 class Statistics(PolicyNetwork):
@@ -99,10 +101,10 @@ class Statistics(PolicyNetwork):
         return cls.looks_around or config.tokens or not OF_LOGITS.issuperset(config.features)
 
     @classmethod
-    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
+    def require_plausible(cls, config: PolicyConfig, stored: Mapping[str, Shape], file: Path) -> None:
         layers = config.n_layers if cls.looks_around else 0
         embedded = (config.vocab_size + (config.length or 0)) * config.width if config.tokens else 0
-        return embedded + max(1, layers) * config.width**2, layers
+        require_plausible_size(embedded + max(1, layers) * config.width**2, stored, file, layers)
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
@@ -169,8 +171,8 @@ class Projection(PolicyNetwork):
         return False
 
     @classmethod
-    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
-        return config.hidden_width * config.width, 0
+    def require_plausible(cls, config: PolicyConfig, stored: Mapping[str, Shape], file: Path) -> None:
+        require_plausible_size(config.hidden_width * config.width, stored, file)
 
     def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
         states = seen["states"].to(self.readout.weight.dtype)

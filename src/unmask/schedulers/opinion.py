@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,12 +20,13 @@ from torch import Tensor, nn
 
 from unmask.decoding.kv_store import Place
 from unmask.decoding.protocols import View
+from unmask.denoisers.checkpoint import Shape
 from unmask.denoisers.masked_lm import MaskedLM, build_masked_lm, copy_shape
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.config import read
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.features import LOGIT_CAP, base_scores, hidden_places
-from unmask.schedulers.general import least_weights, require_shape
+from unmask.schedulers.general import require_plausible_copy, require_shape
 from unmask.schedulers.networks import Kept, PolicyNetwork
 
 WEIGHT = 0.7
@@ -66,8 +68,8 @@ class Opinion(PolicyNetwork):
         return replace(config, blocks=shape_of(denoiser)), {**weights, "forbidden": forbidden}
 
     @classmethod
-    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
-        return least_weights(require_shape(config)), 0
+    def require_plausible(cls, config: PolicyConfig, stored: Mapping[str, Shape], file: Path) -> None:
+        require_plausible_copy(config, stored, file)
 
     def observe(self, view: View) -> dict[str, Tensor]:
         return {"best": view.best}

@@ -10,9 +10,10 @@ that mix tokens in a state have to learn it for every token anew. A learned vect
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch.nn import functional as F
 from unmask.decoding.kv_store import Packed, Place
 from unmask.decoding.protocols import View
 from unmask.denoisers.attention import attend_to_shared, make_attend, related_cells
+from unmask.denoisers.checkpoint import Shape, require_plausible_size
 from unmask.denoisers.transformer import Block, Lookup, RMSNorm, Transformer, TransformerConfig, number_places
 from unmask.runs.config import read
 from unmask.schedulers.config import PolicyConfig
@@ -83,10 +85,10 @@ class TokenNetwork(PolicyNetwork):
         return replace(config, blocks=shape.changed()), copy_attention(denoiser, shape.n_layers)
 
     @classmethod
-    def least_weights(cls, config: PolicyConfig) -> tuple[int, int]:
+    def require_plausible(cls, config: PolicyConfig, stored: Mapping[str, Shape], file: Path) -> None:
         shape = read(TransformerConfig, dict(require_shape(config)), "the policy's attention")
         attention = shape.n_layers * shape.width * shape.n_heads * shape.inner_width
-        return attention + config.token_width**2, 0
+        require_plausible_size(attention + config.token_width**2, stored, file, shape.n_layers)
 
     def observe(self, view: View) -> dict[str, Tensor]:
         return {"features": observe_features(view, self.names, self.vocab_size)}
