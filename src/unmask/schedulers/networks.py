@@ -96,18 +96,20 @@ class Grid(nn.Module):
         box = row // height * height + column // (size // height)
         units = torch.cat([F.one_hot(unit, size).T for unit in (row, column, box)]).float()
         self.register_buffer("units", units, persistent=False)
+        self.register_buffer("columns", torch.arange(size) + 1, persistent=False)
         self.enter = nn.Linear(n_features, width)
         self.layers = nn.ModuleList(_Mixing(width, size) for _ in range(n_layers))
         self.norm = nn.LayerNorm(width)
         self.readout = nn.Linear(width, 1)
 
-    def forward(self, features: Float[Tensor, "b L n F"], best: Int[Tensor, "b L"]) -> Float[Tensor, "b L"]:
-        """``features`` per cell and digit; ``best`` the likeliest digit (counted from 0), where the score is read."""
+    def forward(self, features: Float[Tensor, "b L n F"], best: Int[Tensor, "b L"] | None) -> Float[Tensor, "b L *n"]:
+        """``features`` per cell and digit; ``best`` the digit (counted from 0) whose score is read, None for all of them."""
         x = self.enter(features)
         for layer in self.layers:
             x = layer(x, self.units)
-        at_best = x.gather(2, best[..., None, None].expand(-1, -1, 1, x.shape[-1]))[:, :, 0]
-        return self.readout(self.norm(at_best))[..., 0]
+        if best is not None:
+            x = x.gather(2, best[..., None, None].expand(-1, -1, 1, x.shape[-1]))[:, :, 0]
+        return self.readout(self.norm(x))[..., 0]
 
 
 class _Mixing(nn.Module):

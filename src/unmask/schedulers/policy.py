@@ -251,6 +251,26 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
             return residual
         return residual + (self.confidence_logit(seen) if c.base == "confidence" else seen["base"])
 
+    def score_tokens(self, seen: dict[str, Tensor]) -> tuple[Float[Tensor, "b L"], Float[Tensor, "N V"]]:
+        """The scores, and those that each token of a hidden position would have if it were the likeliest one there.
+
+        The tokens are those of ``network.columns``."""
+        at, network = _hidden_places(seen), self.network
+        if isinstance(network, Grid):
+            residual, logp = network(self._grid_input(seen)[0], None)[at], seen["logp"][at]
+        elif isinstance(network, TokenNetwork):
+            inputs = (seen.get(name) for name in ("features", "tokens", "states", "real"))
+            residual = network(*inputs, at, every_token=True)
+            logp = 5 * seen["features"][at][:, -self.config.vocab_size :][:, network.columns]
+        else:
+            raise ValueError(
+                "only policies with a vector for every token score each of them: expected kind grid, or kind general, a small "
+                f"vocabulary and token_width above 0, got kind {self.config.kind}"
+            )
+        logits = residual + self._logit(logp.clamp(min=-20.0))
+        scores = self.confidence_logit(seen)
+        return scores.index_put(at, logits.gather(1, logp.argmax(1, keepdim=True))[:, 0]), logits
+
     def predict(self, seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None) -> Float[Tensor, "N V"]:
         """The logits that an opinion has of the tokens at the hidden positions."""
         return self.network(seen["tokens"], seen.get("real"), at or _hidden_places(seen))

@@ -63,8 +63,9 @@ class TokenNetwork(nn.Module):
         states: Float[Tensor, "b L D"],
         real: Bool[Tensor, "b L"] | None,
         at: Place,
-    ) -> Float[Tensor, "N"]:
-        """Of the hidden positions ``at``, and of those whose token stands to be doubted."""
+        every_token: bool = False,
+    ) -> Float[Tensor, "N *V"]:
+        """Of the hidden positions ``at``, and of those whose token stands to be doubted. ``every_token``: of each token there."""
         states = states.to(features.dtype)
         vectors, best = self._hidden_vectors(features[at], tokens[at])
         known = self.known(torch.eye(self.vocab_size, device=tokens.device)[:, self.columns, None]) + self.token
@@ -72,7 +73,7 @@ class TokenNetwork(nn.Module):
         *before, last = self.layers
         for layer in before:
             vectors = layer(vectors, known, states, at, look)
-        return self.readout(self.norm(last(vectors, known, states, at, look, best)))[:, 0]
+        return self.readout(self.norm(last(vectors, known, states, at, look, None if every_token else best)))[..., 0]
 
     def _hidden_vectors(
         self, features: Float[Tensor, "N F"], tokens: Int[Tensor, "N"]
