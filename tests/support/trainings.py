@@ -18,11 +18,12 @@ DATA = SudokuData(size=4, puzzles=64, clues="5-7")
 TRAINING = PolicyTraining(steps=6, prompts=4, group=3, states=16, mu=2, correctness=0.5, validate_every=2, save_every=2)
 
 
-def small(kind: str = "grid") -> tuple[Transformer, OrderPolicy]:
+def small(kind: str = "grid", token_width: int = 0) -> tuple[Transformer, OrderPolicy]:
     denoiser = load_denoiser("sudoku-4x4")
     assert isinstance(denoiser, Transformer)
     torch.manual_seed(0)
-    return denoiser, build_policy(PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2), denoiser, "sudoku-4x4")
+    config = PolicyConfig(kind=kind, width=8, n_layers=1, n_heads=2, token_width=token_width)
+    return denoiser, build_policy(config, denoiser, "sudoku-4x4")
 
 
 class TwoPositions:

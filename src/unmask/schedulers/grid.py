@@ -45,6 +45,7 @@ class Grid(PolicyNetwork):
         box = row // height * height + column // (size // height)
         units = torch.cat([F.one_hot(unit, size).T for unit in (row, column, box)]).float()
         self.register_buffer("units", units, persistent=False)
+        self.register_buffer("columns", torch.arange(size) + 1, persistent=False)
         self.distribution = config.distribution
         self.enter = nn.Linear(PER_DIGIT, width)
         self.layers = nn.ModuleList(_Mixing(width, size) for _ in range(config.n_layers))
@@ -80,12 +81,20 @@ class Grid(PolicyNetwork):
 
     def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
         """Read at the likeliest digit of each cell."""
+        x, best = self.mix(seen)
+        at_best = x.gather(2, best[..., None, None].expand(-1, -1, 1, x.shape[-1]))[:, :, 0]
+        return self.readout(self.norm(at_best))[..., 0]
+
+    def compare_tokens(self, seen: dict[str, Tensor], at: Place) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"]]:
+        return self.readout(self.norm(self.mix(seen)[0][at]))[..., 0], seen["logp"][at]
+
+    def mix(self, seen: dict[str, Tensor]) -> tuple[Float[Tensor, "b L n d"], Int[Tensor, "b L"]]:
+        """The vectors of every cell and digit, and the likeliest digit of each cell, counted from 0."""
         best = (seen["best"] - 1).clamp(min=0)
         x = self.enter(self.digit_features(seen, best))
         for layer in self.layers:
             x = layer(x, self.units)
-        at_best = x.gather(2, best[..., None, None].expand(-1, -1, 1, x.shape[-1]))[:, :, 0]
-        return self.readout(self.norm(at_best))[..., 0]
+        return x, best
 
     def digit_features(self, seen: dict[str, Tensor], best: Int[Tensor, "b L"]) -> Float[Tensor, "b L n F"]:
         """Per cell and digit: p, log p, revealed here, hidden cell, the logit of p̂, entropy, whether it is the likeliest."""

@@ -35,13 +35,15 @@ class PolicyNetwork(nn.Module):
 
     ``looks_around``: positions are compared, so those that cannot be chosen are priced, too. ``reads_standing``: of heads; tokens
     that stand are read like hidden positions. ``needs_board``: it fits denoisers of boards alone. ``predicts``: it learns the
-    tokens of hidden positions. ``readout`` is the last layer.
+    tokens of hidden positions. ``columns`` are the tokens that it has a vector for at every position, if it has. ``readout`` is
+    the last layer.
     """
 
     looks_around: ClassVar[bool] = False
     reads_standing: ClassVar[bool] = False
     needs_board: ClassVar[bool] = False
     predicts: ClassVar[bool] = False
+    columns: Tensor | None = None
     readout: nn.Linear
 
     def __init__(self, config: PolicyConfig) -> None:
@@ -54,6 +56,10 @@ class PolicyNetwork(nn.Module):
     def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
         """The residual. ``at`` are the hidden positions of the observation, where they are known already."""
         raise NotImplementedError(f"{type(self).__name__} must compute a residual from what it observes")
+
+    def compare_tokens(self, seen: dict[str, Tensor], at: Place) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"]]:
+        """The residual that each of the ``columns`` would have as the likeliest token of a hidden position, and its log p."""
+        raise NotImplementedError(f"{type(self).__name__} has no vector for every token")
 
     def begin_at_zero(self) -> None:
         """Make the residual zero."""

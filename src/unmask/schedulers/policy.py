@@ -20,7 +20,14 @@ from torch import Tensor, nn
 from unmask.decoding.kv_store import Place
 from unmask.decoding.protocols import Denoiser, View
 from unmask.schedulers.config import KINDS, PolicyConfig
-from unmask.schedulers.features import base_scores, is_full, observe_base
+from unmask.schedulers.features import (
+    base_scores,
+    compute_logit,
+    confidence_logit,
+    hidden_places,
+    is_full,
+    observe_base,
+)
 from unmask.schedulers.general import General
 from unmask.schedulers.networks import PolicyNetwork
 from unmask.schedulers.token_network import TokenNetwork
@@ -84,6 +91,21 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         """u_φ: differentiable in φ, from an observation. ``at`` are its hidden positions, where they are known already."""
         residual = self.network(seen, at)
         return residual + base_scores(seen) if self.config.residual else residual
+
+    def score_tokens(self, seen: dict[str, Tensor]) -> tuple[Float[Tensor, "b L"], Float[Tensor, "N V"]]:
+        """The scores, and those that each token of a hidden position would have if it were the likeliest one there.
+
+        The tokens are those of ``network.columns``.
+        """
+        if self.network.columns is None:
+            raise ValueError(
+                "only policies with a vector for every token score each of them: expected kind grid, or kind general, a small "
+                f"vocabulary and token_width above 0, got kind {self.config.kind}"
+            )
+        at = hidden_places(seen)
+        residual, logp = self.network.compare_tokens(seen, at)
+        logits = residual + compute_logit(logp.clamp(min=-20.0))
+        return confidence_logit(seen).index_put(at, logits.gather(1, logp.argmax(1, keepdim=True))[:, 0]), logits
 
     def forward(self, view: View) -> Float[Tensor, "b L"]:
         seen = self.observe(view)

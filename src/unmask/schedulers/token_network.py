@@ -96,6 +96,14 @@ class TokenNetwork(PolicyNetwork):
     def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
         """Of the hidden positions, and of those whose token stands to be doubted."""
         at = at or hidden_places(seen)
+        scores = self._score(seen, at)
+        return scores.new_zeros(seen["hidden"].shape).index_put(at, scores)
+
+    def compare_tokens(self, seen: dict[str, Tensor], at: Place) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"]]:
+        logp = 5 * seen["features"][at][:, -self.vocab_size :][:, self.columns]
+        return self._score(seen, at, every_token=True), logp
+
+    def _score(self, seen: dict[str, Tensor], at: Place, every_token: bool = False) -> Float[Tensor, "N *V"]:
         features, tokens = seen["features"], seen["tokens"]
         states = seen["states"].to(features.dtype)
         vectors, best = self._hidden_vectors(features[at], tokens[at])
@@ -104,8 +112,8 @@ class TokenNetwork(PolicyNetwork):
         *before, last = self.layers
         for layer in before:
             vectors = layer(vectors, known, states, at, look)
-        scores = self.readout(self.norm(last(vectors, known, states, at, look, best)))[:, 0]
-        return scores.new_zeros(seen["hidden"].shape).index_put(at, scores)
+        vectors = last(vectors, known, states, at, look, None if every_token else best)
+        return self.readout(self.norm(vectors))[..., 0]
 
     def _hidden_vectors(
         self, features: Float[Tensor, "N F"], tokens: Int[Tensor, "N"]

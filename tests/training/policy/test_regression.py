@@ -48,6 +48,34 @@ def test_the_loss_is_the_cross_entropy_of_every_hidden_position(label: str) -> N
     assert stats["clip_fraction"] == 0.0
 
 
+@pytest.mark.parametrize("kind", ["grid", "general"])
+def test_with_the_label_tokens_every_token_is_fitted_and_the_likeliest_has_the_score(kind: str) -> None:
+    denoiser, policy = small(kind, token_width=4)
+    torch.nn.init.normal_(policy.network.readout.weight, generator=torch.Generator().manual_seed(3))
+    method = choose_method(dataclasses.replace(REGRESSION, label="tokens"), policy)
+    canvas = DATA(0, 4)
+    rollout = collect(denoiser, method, canvas, torch.arange(4))
+    rows = torch.arange(len(rollout))
+    seen = rollout.observed(rows)
+    hidden = seen["hidden"]
+    scores, logits = policy.score_tokens(seen)
+    torch.testing.assert_close(scores[hidden], policy.score(seen)[hidden])
+    assert logits.shape == (int(hidden.sum()), 4)
+    total = 0.0
+    for u, truth in zip(logits.tolist(), seen["truth"][hidden].tolist(), strict=True):
+        total += sum(math.log1p(math.exp(-u[k] if k + 1 == truth else u[k])) for k in range(4))
+    loss, _ = policy_loss(method, rollout, rows)
+    assert loss.item() == pytest.approx(total / len(logits), rel=1e-4)
+
+
+def test_the_label_tokens_needs_a_vector_for_every_token() -> None:
+    denoiser, policy = small("mlp")
+    method = choose_method(dataclasses.replace(REGRESSION, label="tokens"), policy)
+    rollout = collect(denoiser, method, DATA(0, 2), torch.arange(2))
+    with pytest.raises(ValueError, match="expected kind grid, or kind general"):
+        policy_loss(method, rollout, torch.arange(4))
+
+
 def test_rollouts_of_temperature_zero_follow_the_greedy_order() -> None:
     denoiser, policy = small()
     torch.nn.init.normal_(policy.network.readout.weight, generator=torch.Generator().manual_seed(3))
@@ -86,6 +114,8 @@ def test_a_sure_and_wrong_position_is_learned_to_wait() -> None:
     [
         ({"correctness": 0.5}, "leave correctness at 0"),
         ({"label": "right", "relative": True}, "without relative prices"),
+        ({"label": "tokens", "relative": True}, "without relative prices"),
+        ({"label": "tokens", "objective": "grpo", "rollout_temperature": None}, "use objective regression"),
         ({"reward": "terminal", "advantage": "trajectory"}, "self_aware"),
         ({"objective": "grpo"}, "rollout_temperature goes with"),
         ({"rollout_temperature": -1.0}, "rollout_temperature must be"),

@@ -36,7 +36,7 @@ CHOICES = {
     "reference": ("policy", "confidence"),
     "behaviour": ("policy", "teacher"),
     "select": ("accuracy", "nll"),
-    "label": ("price", "right"),
+    "label": ("price", "right", "tokens"),
     "mixed_precision": ("no", "bf16"),
 }
 COUNTS = ("steps", "prompts", "group", "states", "micro", "at_once", "validate", "validate_every", "save_every")
@@ -75,6 +75,8 @@ class PolicyTraining:
     every ``outer`` steps (0: never); ``entropy`` weighs a bonus. ``correctness`` adds the regression to another objective, with
     this weight. With ``relative`` its target is min(1, p_θ(x*_i | s) / p_θ(x*_i | x*_∖i)). ``label = "right"`` makes it 1 where the
     truth is the likeliest token and 0 elsewhere: what greedy decoding fills in, also where a good denoiser is right and not sure.
+    ``label = "tokens"`` fits the score that *every* token of a position would have as the likeliest one to whether it is the truth:
+    of policies that have a vector for every token.
 
     ``teacher`` names a scheduler to imitate in the first ``warm_start`` steps; with ``behaviour="teacher"`` it draws all rollouts.
     Every ``validate_every`` steps the policy decodes ``validate`` held-out problems, and the best policy is kept: by accuracy, or
@@ -195,6 +197,10 @@ class PolicyTraining:
         yield (
             not 0 < self.settled <= 1 or (self.settled < 1 and self.objective != "pace"),
             f"settled is a share in (0, 1], below 1 with objective pace alone, got {self.settled}, {got}",
+        )
+        yield (
+            self.label == "tokens" and (self.relative or self.objective != "regression"),
+            f"label tokens is of the regression, without relative prices: use objective regression, {got}",
         )
         yield (
             self.objective == "regression" and self.correctness > 0,

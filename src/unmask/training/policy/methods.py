@@ -147,6 +147,16 @@ class AllAction(Method):
 class Regression(Method):
     """The scores learn the price of the truth at every hidden position; no draw is rewarded."""
 
+    def seen(self, trajectory: Trajectory, states: States) -> dict[str, Tensor]:
+        truth = {"truth": trajectory.tokens[states.row]} if self.config.label == "tokens" else {}
+        return {**states.observed, **truth}  # which rollouts along the truth end with
+
+    def read(self, seen: dict[str, Tensor]) -> tuple[Float[Tensor, "s L"], Float[Tensor, "N V"] | None]:
+        if self.config.label != "tokens":
+            return super().read(seen)
+        scores, logits = self.policy.score_tokens(seen)
+        return scores.float(), logits.float()
+
     def objective(self, batch: Batch) -> Value:
         value = torch.zeros(len(batch.rows), device=batch.scores.device)  # the loss is that of ``regression_weight``
         return value, torch.zeros_like(value)

@@ -63,11 +63,14 @@ def policy_loss(
         loss = loss - config.entropy * grpo.entropy(logv).sum() / counts.decisions
     if config.regression_weight:
         hidden = seen["hidden"]
-        if config.label == "right":
+        predicted = scores[hidden] if logits is None else logits
+        if config.label == "tokens":
+            target = (seen["truth"][hidden][:, None] == policy.network.columns).float()
+        elif config.label == "right":
             target = (rollout.truth_margin[rows][hidden] > 0).float()
         else:
             target = rollout.reward[rows][hidden].exp().clamp(max=1.0)
-        regression = F.binary_cross_entropy_with_logits(scores[hidden], target, reduction="sum")
+        regression = F.binary_cross_entropy_with_logits(predicted, target, reduction="sum")
         loss = loss + config.regression_weight * regression / counts.hidden
     clip_fraction = clipped.sum() / counts.decisions
     return loss, {"loss": loss.item(), "clip_fraction": clip_fraction.item(), "kl": divergence.item()}

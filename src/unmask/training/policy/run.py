@@ -54,6 +54,11 @@ class PolicyRun(Placement):
                 "objective tokens is how a policy of kind opinion learns, and no other: "
                 f"got kind {self.policy.kind!r} and objective {self.training.objective!r}"
             )
+        if self.training.label == "tokens" and not (self.policy.residual and self.policy.base == "confidence"):
+            raise ValueError(
+                "label tokens adds to each token's own probability: leave policy.residual at true and policy.base at "
+                f"confidence, got {self.policy.residual} and {self.policy.base!r}"
+            )
 
 
 def load_run(task: str | None = None, preset: str | None = None, denoiser: str | None = None) -> PolicyRun:
