@@ -33,6 +33,7 @@ class Grid(PolicyNetwork):
 
     looks_around = True
     reads_standing = True
+    per_token = True
     needs_board = True
 
     def __init__(self, config: PolicyConfig) -> None:

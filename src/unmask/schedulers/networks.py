@@ -35,15 +35,16 @@ class PolicyNetwork(nn.Module):
 
     ``looks_around``: positions are compared, so those that cannot be chosen are priced, too. ``reads_standing``: of heads; tokens
     that stand are read like hidden positions. ``needs_board``: it fits denoisers of boards alone. ``predicts``: it learns the
-    tokens of hidden positions. ``columns`` are the tokens that it has a vector for at every position, if it has. ``readout`` is
-    the last layer.
+    tokens of hidden positions. ``per_token``: it has a vector for each token of every position; ``columns`` are those tokens.
+    ``readout`` is the last layer.
     """
 
     looks_around: ClassVar[bool] = False
     reads_standing: ClassVar[bool] = False
     needs_board: ClassVar[bool] = False
     predicts: ClassVar[bool] = False
-    columns: Tensor | None = None
+    per_token: ClassVar[bool] = False
+    columns: Tensor
     readout: nn.Linear
 
     def __init__(self, config: PolicyConfig) -> None:

@@ -97,7 +97,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
 
         The tokens are those of ``network.columns``.
         """
-        if self.network.columns is None:
+        if not self.network.per_token:
             raise ValueError(
                 "only policies with a vector for every token score each of them: expected kind grid, or kind general, a small "
                 f"vocabulary and token_width above 0, got kind {self.config.kind}"

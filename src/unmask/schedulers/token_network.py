@@ -43,6 +43,7 @@ class TokenNetwork(PolicyNetwork):
 
     looks_around = True
     reads_standing = True
+    per_token = True
     related: Tensor | None
     near: Tensor | None
     columns: Tensor
