@@ -60,7 +60,6 @@ def test_the_tests_that_a_page_names_exist(page: Path) -> None:
         (file, name)
         for line in text.splitlines()
         for file, name in named(line)
-        if not any(name in functions(one) for one in ([file] if file in FILES else FILES))
-        and f"{name}.py" not in FILES
+        if not any(name in functions(one) for one in ([file] if file in FILES else FILES)) and f"{name}.py" not in FILES
     ]
     assert missing == []
