@@ -1,6 +1,7 @@
 """Every test runs with the shapes and types of `unmask` checked: the hook precedes the first import."""
 
 import functools
+import gc
 import inspect
 import signal
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import tyro._docstrings
 from support.checking import begin_test, check_calls, pause
 
 torch.set_num_threads(1)
+gc.disable()  # until everything is imported: all that is built then stays
 
 
 def _compile_unchecked(decorator: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,6 +46,13 @@ tyro._docstrings._ClassTokenization.make = functools.cache(tyro._docstrings._Cla
 
 # Whatever starts the tests in the background may have them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What imports have built is never garbage: the collector need not visit it again after every few tests."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

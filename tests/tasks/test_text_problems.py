@@ -501,12 +501,16 @@ def test_evaluate_text_problems(kind: type[TextProblemKind]) -> None:
     task = TextProblemTask.generate(kind(count=3, split="test"))
     assert isinstance(task, Task)
     orders = {name: load_scheduler(name) for name in ("confidence", "gt_logp")}
-    report = evaluate(task, tiny(kind), orders, options=EvaluationOptions(batch=2))
+    report = evaluate(task, tiny(kind), orders, {"16 steps": Decoding(steps=16)}, EvaluationOptions(batch=2))
     assert [row.scheduler for row in report.rows] == list(orders)
     assert all(row.exact == 0 and row.nll > 10 for row in report.rows)
     assert sum(stratum.n for stratum in report.rows[0].strata.values()) == 3
     truth = evaluate(
-        task, Truthful(task), orders, {"any": Decoding(), "blocks": Decoding(block=8)}, EvaluationOptions(batch=2)
+        task,
+        Truthful(task),
+        orders,
+        {"any": Decoding(steps=16), "blocks": Decoding(block=8, steps=24)},
+        EvaluationOptions(batch=2),
     )
     assert len(truth.rows) == 4
     assert all(row.exact == 1 and row.cell == 1 for row in truth.rows)
@@ -517,7 +521,7 @@ def test_order_decides_accuracy_at_one_token_per_step() -> None:
 
     That reasoner is sure what to say and not how: the order of confidence puts its guesses at answers before its working.
     """
-    task = TextProblemTask.generate(Arithmetic(count=8, split="test"))
+    task = TextProblemTask.generate(Arithmetic(count=5, split="test"))
     orders = {name: load_scheduler(name) for name in ("left_to_right", "random", "confidence", "entropy")}
     report = evaluate(task, OneStep(), {**orders, "meaning": meaning}, options=EvaluationOptions(likelihood=False))
     assert report.row("meaning").exact == 1

@@ -58,8 +58,8 @@ def test_the_denoiser_is_frozen() -> None:
 
 @pytest.mark.parametrize(("stops", "beta", "ema"), [((1, 4), 0.1, 0.0), ((3,), 0.0, 0.9)])
 def test_resume_is_bit_for_bit(tmp_path: Path, stops: tuple[int, ...], beta: float, ema: float) -> None:
-    config = dataclasses.replace(TRAINING, beta=beta, outer=2, ema=ema)
-    held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
+    config = dataclasses.replace(TRAINING, prompts=2, group=2, beta=beta, outer=2, ema=ema)
+    held_out = dataclasses.replace(DATA, split="validation", puzzles=4)(0, 4)
 
     def train(folder: Path, leave_after: int | None) -> dict[str, torch.Tensor]:
         denoiser, policy = small()
@@ -145,7 +145,7 @@ def test_best_validation_is_kept_including_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: list[float], kept: int
 ) -> None:
     """The validation scores are given; the weights after each step are real."""
-    config = dataclasses.replace(TRAINING, steps=4, validate_every=2)
+    config = dataclasses.replace(TRAINING, steps=4, prompts=2, mu=1, validate_every=2)
     held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
     validation = iter(scores)
     monkeypatch.setattr(
@@ -161,9 +161,15 @@ def test_best_validation_is_kept_including_the_start(
     assert not all(torch.equal(p, q) for p, q in zip(after[0], after[4], strict=True))
 
 
-@pytest.mark.parametrize("reward", ["self_aware", "terminal", "share", "hybrid"])
-@pytest.mark.parametrize("kind", ["general", "mlp", "transformer", "hidden", "grid"])
-def test_every_reward_trains_every_kind_of_policy(reward: str, kind: str) -> None:
+KINDS = ("general", "mlp", "transformer", "hidden", "grid")
+REWARDS = ("self_aware", "terminal", "share", "hybrid")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reward"), [*((kind, "self_aware") for kind in KINDS), *(("mlp", reward) for reward in REWARDS[1:])]
+)
+def test_every_reward_and_every_kind_of_policy_trains(kind: str, reward: str) -> None:
+    """A reward is computed from a rollout's prices, whatever the policy is."""
     denoiser, policy = small(kind)
     config = dataclasses.replace(TRAINING, steps=2, reward=reward, advantage="reward_to_go", correctness=0.0)
     start = {name: p.detach().clone() for name, p in policy.named_parameters()}
