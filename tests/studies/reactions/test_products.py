@@ -31,8 +31,8 @@ def test_the_study_tunes_all_weights_of_a_masked_language_model(model: Path, fil
         train=Path(file),
         tunings=(RANDOM, "confidence"),
         schedulers=("confidence",),
-        samples=48,
-        limit=4,
+        samples=24,
+        limit=2,
         draws=1,
         drawn=2,
     )
