@@ -103,8 +103,8 @@ def test_mismatched_adapters_are_refused(tmp_path: Path) -> None:
     folder = MADE["llada"](tmp_path / "llada")
     with pytest.raises(ValueError, match="no linear layer is called 'query': expected some of down, gate"):
         add_lora(load_denoiser(folder), 4, 8.0, ("query",))
-    with pytest.raises(ValueError, match="tune an adapter on it, with adapter = 'lora'"):
-        list(run_second_stage(stage(tmp_path, "bert", adapter=""), tmp_path / "run"))
+    with pytest.raises(ValueError, match="tune all of its weights, or an adapter with adapter = 'lora'"):
+        list(run_second_stage(stage(tmp_path, "bert", adapter="", trained="head"), tmp_path / "run"))
     saved = save_adapter(add_lora(load_denoiser(folder), 4, 8.0), tmp_path / "adapter", str(folder), 2, 8.0, ())
     with pytest.raises(ValueError, match=r"adapter_model.safetensors does not fit its configuration"):
         load_denoiser(saved)

@@ -30,6 +30,7 @@ from unmask.report import figures
 from unmask.report.numbers import percent, percent_interval
 from unmask.report.tables import is_oracle
 from unmask.schedulers.loading import describe_policy, load_scheduler
+from unmask.training.policy.run import PolicyRun
 from unmask_studies.reactions.every_order import measure_every_order, tabulate
 from unmask_studies.reactions.hiding import Part
 from unmask_studies.reactions.smiles import tokenize
@@ -133,16 +134,18 @@ class Reactions(GridStudy):
 
     def identity(self, key: Key) -> Result | None:
         model, gap, first, scheduler = key
-        if scheduler in (LEARNED, EVERY_ORDER) or self.data is None:
+        # A run that is found in a folder may have been trained by another recipe.
+        if scheduler == EVERY_ORDER or self.data is None or (scheduler == LEARNED and self.runs is not None):
             return None
         name = self._denoiser(str(model))
+        learned = {"recipe": self._recipe(str(model)), "train": digest([self.train])} if self.train else {}
         return {
             "denoiser": describe_source(name),
             "data": digest([self.data]),
             "gap": gap,
             "rows": [first, min(int(first or 0) + PART, self.limit)],
             "scheduler": scheduler,
-            "policy": describe_policy(str(scheduler), name),
+            "policy": learned if scheduler == LEARNED else describe_policy(str(scheduler), name),
             "seed": self.seed,
         }
 
@@ -151,11 +154,12 @@ class Reactions(GridStudy):
         chosen = self._train(model, folder) if scheduler == LEARNED else scheduler
         return load_scheduler(chosen, get_denoiser(name), name)
 
+    def _recipe(self, model: str) -> PolicyRun:
+        recipe = load_recipe(f"sas-{model}", None, self.steps, self._denoiser(model))
+        return replace(recipe, data=replace(cast(ReactionData, recipe.data), file=str(self.train)))
+
     def _train(self, model: str, folder: Path) -> str:
-        preset = f"sas-{model}"
-        recipe = load_recipe(preset, None, self.steps, self._denoiser(model))
-        data = replace(cast(ReactionData, recipe.data), file=str(self.train))
-        return str(ensure_run(preset, replace(recipe, data=data), folder, self.runs))
+        return str(ensure_run(f"sas-{model}", self._recipe(model), folder, self.runs))
 
     def findings(self, results: Results) -> Findings:
         tables, panels = [], {}

@@ -102,10 +102,11 @@ class PathMasks:
 
     def masks(self, canvas: Canvas, step: int) -> Masks:
         rows = self.choose_rows(step, len(canvas.tokens))
-        when = self.when(step, rows)
+        answer = canvas.answer(self.mask_id)
+        # Where every row is masked at random, no order is needed: any step stands for it.
+        when = self.when(step, rows) if self.random_share < 1 else answer.long() - 1
         if self.vary is not None:
             when = self.vary(self.canvas.rows(rows), when, step)[1]
-        answer = canvas.answer(self.mask_id)
         unseen = (canvas.tokens == self.mask_id) & ~answer  # no candidate: hidden without a loss
         row = torch.arange(len(when))[:, None]
         last = when.amax(1, keepdim=True) + 1

@@ -15,11 +15,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Scheduler, Task
 from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import describe_source, load_denoiser
 from unmask.denoisers.lora import add_lora, merge, save_adapter
-from unmask.denoisers.masked_lm import MaskedLM
+from unmask.denoisers.masked_lm import MaskedLM, silence_transformers
 from unmask.denoisers.placement import Placement
 from unmask.denoisers.transformer import Transformer
 from unmask.evaluation.evaluate import evaluate
@@ -43,12 +44,12 @@ class SecondStage(Placement):
 
     ``order`` is a scheduler's name or a policy's folder; ``sas`` is the shipped policy of the denoiser. ``trained``: "all" weights
     or the "head". ``loss_on``: "reveal", the positions that the order reveals next (the paper's loss), or "hidden", everything
-    hidden in the same states. ``random_share`` of the canvases are masked at random. After every ``refresh`` steps the orders are
-    drawn again (0: never). ``validate`` held-out problems, selected by ``validation``, are decoded before and after.
+    hidden in the same states. ``random_share`` of the canvases are masked at random; at 1 no orders are drawn. ``decoding`` says
+    how they are drawn: fewer ``steps`` than positions cost less. After every ``refresh`` steps the orders are drawn again (0:
+    never). ``validate`` held-out problems, selected by ``validation``, are decoded before and after.
 
     ``adapter="lora"`` freezes the denoiser's own weights and trains matrices of that ``rank`` beside the linear layers of its
-    trunk, scaled by ``alpha``/``rank``. The run keeps the adapter only or, ``merged``, a whole denoiser. A masked language model
-    of transformers can only be tuned this way.
+    trunk, scaled by ``alpha``/``rank``. The run keeps the adapter only or, ``merged``, a whole denoiser.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -60,6 +61,7 @@ class SecondStage(Placement):
     loss_on: Literal["reveal", "hidden"] = "reveal"
     random_share: Share = 0.25
     refresh: Natural = 0
+    decoding: Decoding = field(default_factory=Decoding)
     training: MaskedTraining = field(default_factory=MaskedTraining)
     adapter: Literal["", "lora"] = ""
     rank: Count = 8
@@ -98,7 +100,9 @@ def run_second_stage(
                 parameter.requires_grad_(config.trained == "all" or name.startswith("head."))
 
         def draw(rows: Int[Tensor, "n"]) -> Int[Tensor, "n L"]:
-            return draw_orders(denoiser, scheduler, canvas.rows(rows), seed, progress=progress, numbers=rows)
+            return draw_orders(
+                denoiser, scheduler, canvas.rows(rows), seed, config.decoding, progress=progress, numbers=rows
+            )
 
         paths = PathMasks(
             canvas,
@@ -156,8 +160,10 @@ def run_rounds(
 
 def _tunable(config: SecondStage) -> Tunable:
     denoiser = load_denoiser(config.denoiser, **config.options)
-    if isinstance(denoiser, MaskedLM) and not config.adapter:
-        raise ValueError(f"{config.denoiser} is a model of transformers: tune an adapter on it, with adapter = 'lora'")
+    if isinstance(denoiser, MaskedLM) and config.trained == "head":
+        raise ValueError(
+            f"{config.denoiser} is a model of transformers: tune all of its weights, or an adapter with adapter = 'lora'"
+        )
     if any(parameter.is_meta for parameter in denoiser.parameters()):
         raise ValueError(
             f"part of {config.denoiser} does not fit the devices and is kept in the CPU's memory, where it cannot be tuned: "
@@ -176,7 +182,8 @@ def _save(denoiser: Tunable, config: SecondStage, folder: Path) -> None:
     if isinstance(denoiser, Transformer):
         save_denoiser(denoiser, folder, dtype=torch.float16)
     else:
-        denoiser.model.save_pretrained(folder, safe_serialization=True)
+        with silence_transformers():
+            denoiser.model.save_pretrained(folder, safe_serialization=True)
     copy_tokenizer(config.denoiser, folder)
 
 
