@@ -117,3 +117,32 @@ def test_policies(changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
     refuse_building(monkeypatch, scheduler_loading.OrderPolicy, "from_pretrained")
     with pytest.raises(ValueError, match="does not fit its configuration"):
         load_scheduler(str(tmp_path / "p"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes"),
+    [
+        ("sas-rxnmapper", {"num_hidden_layers": 60_000}),  # which share their weights: no more memory, and no end
+        ("sas-rxnmapper", {"inner_group_num": 10**6}),
+        ("sas-rxnmapper", {"vocab_size": 10**9}),
+        ("sas-rxnmapper", {"embedding_size": 10**8}),
+        ("sas-rxnmapper", {"max_position_embeddings": 10**8}),
+        ("sas-rxnmapper", {"hidden_size": "wide"}),
+        ("sas-rxnmapper", {"model_type": ["albert"]}),
+        ("sas-rxnmapper", {"model_type": "gpt2"}),
+        ("sas-general-sudoku-9x9-imperfect", {"n_layers": 60_000}),
+        ("sas-general-sudoku-9x9-imperfect", {"width": 3 * 10**6}),
+    ],
+)
+def test_copies_inside_policies(
+    policy: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if policy == "sas-rxnmapper":
+        pytest.importorskip("transformers")
+    shutil.copytree(POLICIES / policy, tmp_path / "p")
+    blocks = json.loads((tmp_path / "p" / "config.json").read_text())["blocks"]
+    rewritten(tmp_path / "p" / "config.json", blocks=blocks | changes)
+    refuse_building(monkeypatch, scheduler_loading.OrderPolicy, "from_pretrained")
+    with pytest.raises(ValueError, match=r"does not fit its configuration|has no copy of") as refused:
+        load_scheduler(str(tmp_path / "p"))
+    assert len(str(refused.value).splitlines()) == 1

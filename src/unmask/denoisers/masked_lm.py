@@ -245,11 +245,31 @@ def build_masked_lm(shape: dict[str, Any], mask_id: int) -> MaskedLM:
 def _build_model(shape: dict[str, Any]) -> Any:
     import transformers
 
-    if shape.get("model_type") not in transformers.CONFIG_MAPPING:
-        raise ValueError(f"expected a model_type that transformers knows, got {shape.get('model_type')!r}")
     with silence_transformers():
-        config = transformers.AutoConfig.for_model(**shape)
-        return transformers.AutoModelForMaskedLM.from_config(config, trust_remote_code=False)
+        return transformers.AutoModelForMaskedLM.from_config(_read_shape(shape), trust_remote_code=False)
+
+
+def _read_shape(shape: dict[str, Any]) -> Any:
+    """The configuration of transformers that :func:`copy_shape` made this of."""
+    import transformers
+
+    kind = shape.get("model_type")
+    if not isinstance(kind, str) or kind not in transformers.CONFIG_MAPPING:
+        raise ValueError(f"expected a model_type that transformers knows, got {kind!r}")
+    return transformers.AutoConfig.for_model(**shape)
+
+
+def require_plausible_shape(
+    shape: dict[str, Any], shapes: Mapping[str, Shape], where: Path, blocks_alone: bool
+) -> None:
+    """Refuse the shape of a copy, or of its layers alone, that is not one, or that has far more weights than the file."""
+    try:
+        with silence_transformers():
+            config = _read_shape({**shape, "vocab_size": PROBE, "pad_token_id": 0} if blocks_alone else shape)
+            _require_plausible(config, shapes, where)
+    except Exception as error:  # whatever a damaged configuration makes transformers raise
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"{where} has no copy of a masked language model that transformers knows: {reason}") from error
 
 
 def _is_stack(part: nn.Module, config: Any) -> bool:

@@ -66,21 +66,6 @@ def build_blocks(shape: Mapping[str, Any]) -> Blocks | MaskedLMBlocks:
     return Blocks(read(TransformerConfig, dict(shape), "the policy's blocks"))
 
 
-def least_weights(shape: Mapping[str, Any], attention_alone: bool = False) -> int:
-    """A lower bound on the number of weights of the blocks, or of their queries and keys, known before memory is allocated."""
-    if "model_type" in shape:
-        sizes = [shape.get(name, 1) for name in ("hidden_size", "intermediate_size")]
-        if not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise ValueError(f"the policy's blocks: sizes must be positive whole numbers, got {sizes}")
-        return sizes[0] * sizes[1]
-    config = read(TransformerConfig, dict(shape), "the policy's blocks")
-    return (
-        config.n_layers * config.width * config.n_heads * config.inner_width
-        if attention_alone
-        else config.least_weights
-    )
-
-
 def blocks_for(denoiser: Any, width: int, n_layers: int, n_heads: int, states: bool) -> Any:
     """Copies of the denoiser's last blocks; new ones of ``width`` if it is wider, has none to copy, or ``states`` are not read."""
     copy = getattr(denoiser, "last_blocks", None)

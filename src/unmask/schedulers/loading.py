@@ -11,12 +11,11 @@ from safetensors import SafetensorError
 from unmask.assets import POLICIES
 from unmask.decoding.protocols import DeclaredScheduler, Denoiser, Scheduler, needs_truth, prices_all
 from unmask.denoisers.checkpoint import Checkpoint, read_json, require_plausible_size
-from unmask.denoisers.config import LARGEST_GRID
+from unmask.denoisers.config import LARGEST_GRID, TransformerConfig
 from unmask.denoisers.hub import digest
+from unmask.denoisers.masked_lm import require_plausible_shape
 from unmask.runs.config import read
 from unmask.runs.names import EntryPoints, build
-from unmask.schedulers import opinion
-from unmask.schedulers.general import least_weights
 from unmask.schedulers.policy import PURPOSES, OrderPolicy, PolicyConfig
 
 SCHEDULERS = EntryPoints("unmask.schedulers")
@@ -137,12 +136,8 @@ def _check_config(folder: Path) -> None:
     file = folder / "config.json"
     stored = read_json(file)
     config = read(PolicyConfig, {key: value for key, value in stored.items() if value is not None}, str(file))
-    if config.kind == "general":
-        least = least_weights(config.blocks or {}, config.per_token) + config.per_token * config.token_width**2
-        require_plausible_size(least, Checkpoint(folder).shapes, folder / "model.safetensors")
-        return
-    if config.kind == "opinion":
-        require_plausible_size(opinion.least_weights(config.blocks or {}), Checkpoint(folder).shapes, file)
+    if config.kind in ("general", "opinion"):
+        _check_copy(config, folder)
         return
     layered = {"transformer": config.n_layers, "grid": config.n_layers}.get(config.kind, 0)
     square = 0 if config.kind == "hidden" else config.width**2
@@ -152,3 +147,15 @@ def _check_config(folder: Path) -> None:
     require_plausible_size(least + max(1, layered) * square, shapes, folder / "model.safetensors", layered)
     if config.size is not None and not 1 <= config.size <= LARGEST_GRID:
         raise ValueError(f"{folder / 'config.json'}: size must be in 1 .. {LARGEST_GRID}, got {config.size}")
+
+
+def _check_copy(config: PolicyConfig, folder: Path) -> None:
+    """Check the sizes of a policy that copies a denoiser, or its last blocks: those of the copy."""
+    stored, file, shape = Checkpoint(folder).shapes, folder / "model.safetensors", dict(config.blocks or {})
+    if "model_type" in shape:
+        require_plausible_shape(shape, stored, file, blocks_alone=config.kind == "general")
+        return
+    copied = read(TransformerConfig, shape, "the policy's copy")
+    attention = copied.n_layers * copied.width * copied.n_heads * copied.inner_width
+    least = attention + config.token_width**2 if config.per_token else copied.least_weights
+    require_plausible_size(least, stored, file, copied.n_layers)

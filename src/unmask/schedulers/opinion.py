@@ -9,7 +9,6 @@ another forward of the same size in every step. Before training the copy is the 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,13 +76,3 @@ def copy_denoiser(denoiser: Transformer | MaskedLM, network: Opinion) -> None:
         network.copy.load_state_dict(denoiser.state_dict())
         network.copy.float()
         network.forbidden[list(denoiser.forbidden_ids)] = True
-
-
-def least_weights(shape: Mapping[str, Any]) -> int:
-    """A lower bound on the number of weights of a copy, known before memory is allocated."""
-    if "model_type" not in shape:
-        return read(TransformerConfig, dict(shape), "the policy's copy").least_weights
-    sizes = [shape.get(name, 1) for name in ("hidden_size", "intermediate_size")]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise ValueError(f"the policy's copy: sizes must be positive whole numbers, got {sizes}")
-    return math.prod(sizes)
