@@ -22,7 +22,7 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.arithmetic import Arithmetic
 from unmask.tasks.code import Code
 from unmask.tasks.text_problems import TextProblemTask, text_problem_kinds
-from unmask.tasks.vocabulary import CHARACTERS, END, PAD
+from unmask.tasks.vocabulary import END, PAD, encode
 from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.policy.config import PolicyTraining
 from unmask_studies.catalogue import load_study
@@ -227,7 +227,7 @@ def test_when_the_first_end_is_revealed(ends: str) -> None:
 
 
 def test_share_of_the_text_before_the_first_end() -> None:
-    start, a = 2, CHARACTERS.encode("a")[0]
+    start, a = 2, encode("a")[0]
     tokens = torch.tensor([[a, a, a, a, a, END, PAD], [a, a, a, a, a, a, a], [a, a, END, PAD, PAD, PAD, PAD]])
     order = torch.tensor([[3, 6, 2, 4, 5], [6, 5, 4, 3, 2], [2, -1, -1, -1, -1]])
     np.testing.assert_allclose(first_ends(order, tokens, start), [1 / 3, np.nan, 0.0])

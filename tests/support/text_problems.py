@@ -6,13 +6,13 @@ import torch
 
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.tasks.text_problems import TextProblemKind, TextProblemTask
-from unmask.tasks.vocabulary import END, MASK, PAD
+from unmask.tasks.vocabulary import END, MASK, PAD, VOCABULARY
 
 
 def tiny(kind: type[TextProblemKind], seed: int = 0) -> Transformer:
     """Random weights, so that nothing is ever solved and everything is quick."""
     config = TransformerConfig(
-        vocab_size=kind.vocabulary.size,
+        vocab_size=VOCABULARY,
         width=16,
         n_layers=1,
         n_heads=2,
@@ -32,14 +32,14 @@ class Truthful:
     mask_id, pad_id, end_ids, forbidden_ids = MASK, PAD, (END,), (MASK,)
 
     def __init__(self, task: TextProblemTask) -> None:
-        self.forwarded, self.start, self.size = 0, task.kind.prompt_width, task.kind.vocabulary.size
+        self.forwarded, self.start = 0, task.kind.prompt_width
         target = task.canvas(range(len(task))).truth
         self.answers = {tuple(row[: self.start].tolist()): row for row in target}
 
     def hidden(self, tokens: torch.Tensor, attention: torch.Tensor | None = None) -> torch.Tensor:
         self.forwarded += len(tokens)
         truth = torch.stack([self.answers[tuple(row[: self.start].tolist())] for row in tokens])
-        return torch.nn.functional.one_hot(truth, self.size).float() * 20
+        return torch.nn.functional.one_hot(truth, VOCABULARY).float() * 20
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden

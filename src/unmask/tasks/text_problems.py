@@ -34,7 +34,7 @@ from unmask.runs.config import Share
 from unmask.tasks.kinds import KINDS, EvaluationRequest, EvaluationSet, GeneratedKind
 from unmask.tasks.pads import DEFAULT, Pads, lay_pads
 from unmask.tasks.sudoku.symmetry import SPLITS
-from unmask.tasks.vocabulary import CHARACTERS, END, MASK, PAD, SPECIAL, Vocabulary
+from unmask.tasks.vocabulary import END, MASK, PAD, PIECES, SPECIAL, VOCABULARY, decode, draw_tokens, encode
 
 SHARES = (0.90, 0.05)
 """Of the training and the validation split; the rest is the test split."""
@@ -74,7 +74,6 @@ class TextProblemKind(GeneratedKind):
     how much revealing it counts where it is a candidate.
     """
 
-    vocabulary: ClassVar[Vocabulary] = CHARACTERS
     prompt_width: ClassVar[int]
     lengths: ClassVar[tuple[int, ...]]
     options: ClassVar[Mapping[str, str]] = {
@@ -133,37 +132,13 @@ class TextProblemKind(GeneratedKind):
     @cached_property
     def rows(self) -> Int[Tensor, "N L"]:
         """All problems with their answers, at the longest length."""
-        return self.lay_out(self.corpus, self.lengths[-1])
-
-    @classmethod
-    def lay_out(cls, problems: Sequence[Problem], answer_width: int) -> Int[Tensor, "N L"]:
-        """Prompts and answers as rows of tokens, padded on the right."""
-        rows, encode = [], cls.vocabulary.encode
-        for problem in problems:
-            prompt, answer = encode(problem.prompt), [*encode(problem.answer), END]
-            if len(prompt) > cls.prompt_width or len(answer) > answer_width:
-                raise ValueError(
-                    f"{problem.prompt!r} with the answer {problem.answer!r} is too long: expected at most {cls.prompt_width} "
-                    f"tokens and {answer_width} with the end, got {len(prompt)} and {len(answer)}"
-                )
-            spaces = [PAD] * (cls.prompt_width - len(prompt))
-            rows.append([*prompt, *spaces, *answer, *[PAD] * (answer_width - len(answer))])
-        return torch.tensor(rows)
-
-    @classmethod
-    def parse_canvas(cls, ids: list[int]) -> Problem:
-        """The problem and the answer of a finished canvas."""
-        decode = cls.vocabulary.decode
-        prompt = decode([*(i for i in ids[: cls.prompt_width] if i != PAD), END])
-        answer = decode(ids[cls.prompt_width :])
-        assert prompt is not None and answer is not None
-        return Problem(prompt, answer, "", "")
+        return lay_out(self.corpus, self.prompt_width, self.lengths[-1])
 
     @classmethod
     def shape(cls) -> dict[str, Any]:
         return {
             "max_length": cls.prompt_width + cls.lengths[-1],
-            "vocab_size": cls.vocabulary.size,
+            "vocab_size": VOCABULARY,
             "mask_id": MASK,
             "pad_id": PAD,
             "end_ids": (END,),
@@ -171,7 +146,7 @@ class TextProblemKind(GeneratedKind):
         }
 
     def save_tokenizer(self, folder: Path) -> None:
-        CharacterTokenizer(SPECIAL + self.vocabulary.pieces, len(SPECIAL), PAD, self.prompt_width).save(folder)
+        CharacterTokenizer(SPECIAL + PIECES, len(SPECIAL), PAD, self.prompt_width).save(folder)
 
     def problems(self, denoiser: Denoiser, name: str) -> TextProblemSet:
         self.check(denoiser, name)
@@ -203,7 +178,7 @@ class TextProblemKind(GeneratedKind):
             task = self.read(request.data, request.limit)
         else:
             task = TextProblemTask.generate(replace(self, count=request.limit, split="test", seed=request.seed))
-        return EvaluationSet(denoiser, task, lambda token: self.vocabulary.draw([token]))
+        return EvaluationSet(denoiser, task, lambda token: draw_tokens([token]))
 
     @classmethod
     def read(cls, file: Path, limit: int) -> TextProblemTask:
@@ -243,7 +218,7 @@ class TextProblemSet:
     def judge(self, target: Int[Tensor, "B L"], tokens: Int[Tensor, "B L"]) -> Bool[Tensor, "B"]:
         """The task's verifier, for problems that are parsed from their canvases."""
         width = self.data.prompt_width
-        problems = [self.data.parse_canvas(row) for row in target.tolist()]
+        problems = [parse_canvas(row, width) for row in target.tolist()]
         exact = [
             grade_tokens(self.data, problem, answer)[0]
             for problem, answer in zip(problems, tokens[:, width:].tolist(), strict=True)
@@ -274,7 +249,7 @@ class TextProblemTask:
     def canvas(self, rows: Sequence[int]) -> Canvas:
         problems = [self.problems[row] for row in rows]
         length = self.kind.length or self.kind.lengths[0]
-        return hide_answers(self.kind.lay_out(problems, length), self.kind.prompt_width)
+        return hide_answers(lay_out(problems, self.kind.prompt_width, length), self.kind.prompt_width)
 
     def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict:
         """Exact: the text before the first end token answers the problem. An answer without an end token is wrong."""
@@ -291,14 +266,35 @@ class TextProblemTask:
         return self.problems[row].stratum
 
     def draw(self, row: int, tokens: Int[Tensor, "L"]) -> str:
-        ids, draw = tokens.tolist(), self.kind.vocabulary.draw
-        return f"{draw(ids[: self.kind.prompt_width])}\n{draw(ids[self.kind.prompt_width :])}"
+        ids = tokens.tolist()
+        return f"{draw_tokens(ids[: self.kind.prompt_width])}\n{draw_tokens(ids[self.kind.prompt_width :])}"
 
 
 def grade_tokens(kind: TextProblemKind, problem: Problem, ids: list[int]) -> tuple[bool, float]:
     """Grade an answer's tokens up to the first end token; one without an end token is wrong."""
-    text = kind.vocabulary.decode(ids)
+    text = decode(ids)
     return (False, 0.0) if text is None else kind.grade(problem, text)
+
+
+def parse_canvas(ids: list[int], prompt_width: int) -> Problem:
+    """The problem and the answer of a finished canvas."""
+    prompt, answer = decode([*(i for i in ids[:prompt_width] if i != PAD), END]), decode(ids[prompt_width:])
+    assert prompt is not None and answer is not None
+    return Problem(prompt, answer, "", "")
+
+
+def lay_out(problems: Sequence[Problem], prompt_width: int, answer_width: int) -> Int[Tensor, "N L"]:
+    """Prompts and answers as rows of tokens, padded on the right."""
+    rows = []
+    for problem in problems:
+        prompt, answer = encode(problem.prompt), [*encode(problem.answer), END]
+        if len(prompt) > prompt_width or len(answer) > answer_width:
+            raise ValueError(
+                f"{problem.prompt!r} with the answer {problem.answer!r} is too long: expected at most {prompt_width} tokens and "
+                f"{answer_width} with the end, got {len(prompt)} and {len(answer)}"
+            )
+        rows.append([*prompt, *[PAD] * (prompt_width - len(prompt)), *answer, *[PAD] * (answer_width - len(answer))])
+    return torch.tensor(rows)
 
 
 def hide_answers(target: Int[Tensor, "B L"], prompt_width: int) -> Canvas:

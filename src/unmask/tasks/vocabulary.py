@@ -1,4 +1,4 @@
-"""Vocabularies of small text tasks, and the one of characters: a token per character, and one for each of three pieces of Python.
+"""A vocabulary of characters for small text tasks: one token per character, and one for each of three pieces of Python.
 
 =======  ===============================================================================================================
 id       token
@@ -20,72 +20,52 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 MASK, PAD, END = 0, 1, 2
 SPECIAL = ("_", "·", ".")
 """Of the three, as a tokenizer writes them."""
 NUMERALS = ("12345", "ⅠⅡⅢⅣⅤ", "①②③④⑤", "一二三四五")
 """Notations of the numbers from 1 to 5."""
+PIECES = (
+    *"0123456789",
+    *"abcdefgh",
+    *"+-*/=;,?:>()#",
+    *"".join(NUMERALS[1:]),
+    "def f(a):",
+    "\n ",
+    "\n return b,c,d,e",
+)
+VOCABULARY = END + 1 + len(PIECES)
 SHOWN = {MASK: "_", PAD: "", END: "."}
 """Text of the special tokens."""
 
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """The texts of the tokens behind the three special ones."""
-
-    pieces: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        return len(SPECIAL) + len(self.pieces)
-
-    @cached_property
-    def _ids(self) -> dict[str, int]:
-        return {piece: number for number, piece in enumerate(self.pieces, len(SPECIAL))}
-
-    @cached_property
-    def _longest_first(self) -> re.Pattern[str]:
-        return re.compile("|".join(re.escape(piece) for piece in sorted(self.pieces, key=len, reverse=True)))
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text, the longest piece first."""
-        ids, place = [], 0
-        while place < len(text):
-            match = self._longest_first.match(text, place)
-            if match is None:
-                characters = "".join(piece for piece in self.pieces if len(piece) == 1)
-                words = ", ".join(repr(piece) for piece in self.pieces if len(piece) > 1)
-                raise ValueError(
-                    f"no token for {text[place]!r} in {text!r}: expected the characters {characters} and the pieces {words}"
-                )
-            ids.append(self._ids[match.group()])
-            place = match.end()
-        return ids
-
-    def decode(self, ids: Sequence[int]) -> str | None:
-        """The text before the first end token; None where it does not end, or holds padding or a mask."""
-        if END not in ids:
-            return None
-        text = ids[: list(ids).index(END)]
-        return "".join(self.pieces[i - len(SPECIAL)] for i in text) if all(i > END for i in text) else None
-
-    def draw(self, ids: Sequence[int]) -> str:
-        """All tokens as one line of text: ``_`` is hidden, ``.`` the end, ``↵`` a new line; padding is omitted."""
-        texts = (SHOWN[i] if i in SHOWN else self.pieces[i - len(SPECIAL)] for i in ids)
-        return "".join(text.replace("\n ", "↵") for text in texts)
+_ID = {piece: number for number, piece in enumerate(PIECES, END + 1)}
+_LONGEST_FIRST = re.compile("|".join(re.escape(piece) for piece in sorted(PIECES, key=len, reverse=True)))
 
 
-CHARACTERS = Vocabulary(
-    (
-        *"0123456789",
-        *"abcdefgh",
-        *"+-*/=;,?:>()#",
-        *"".join(NUMERALS[1:]),
-        "def f(a):",
-        "\n ",
-        "\n return b,c,d,e",
-    )
-)
+def encode(text: str) -> list[int]:
+    """The ids of a text, the longest piece first."""
+    ids, place = [], 0
+    while place < len(text):
+        match = _LONGEST_FIRST.match(text, place)
+        if match is None:
+            raise ValueError(
+                f"no token for {text[place]!r} in {text!r}: expected the characters {''.join(PIECES[:-3])} "
+                f"and the pieces {', '.join(map(repr, PIECES[-3:]))}"
+            )
+        ids.append(_ID[match.group()])
+        place = match.end()
+    return ids
+
+
+def decode(ids: Sequence[int]) -> str | None:
+    """The text before the first end token; None where it does not end, or holds padding or a mask."""
+    if END not in ids:
+        return None
+    text = ids[: list(ids).index(END)]
+    return "".join(PIECES[i - END - 1] for i in text) if all(i > END for i in text) else None
+
+
+def draw_tokens(ids: Sequence[int]) -> str:
+    """All tokens as one line of text: ``_`` is hidden, ``.`` the end, ``↵`` a new line; padding is omitted."""
+    return "".join(SHOWN[i] if i in SHOWN else PIECES[i - END - 1].replace("\n ", "↵") for i in ids)
