@@ -98,7 +98,7 @@ class Paces(GridStudy):
             named = [replace(row, decoding=rule) for row, (_, rule) in zip(report.rows, keys, strict=True)]
             reports.append(replace(report, rows=named))
             tables.append(_table(reports[-1]))
-            plots[f"paces-{denoiser}"] = _figure(reports[-1])
+            plots |= {f"paces-{denoiser}-{name}": draw_paces(reports[-1], name) for name in self.schedulers}
         return Findings(tables, plots, reports)
 
 
@@ -133,11 +133,13 @@ def _table(report: Report) -> Table:
     return Table.of(describe(report), rows, note)
 
 
-def _figure(report: Report) -> Any:
-    """A line per kind of pace and scheduler."""
-    series: dict[str, list[tuple[float, figures.Point]]] = {}
+def draw_paces(report: Report, scheduler: str) -> Any:
+    """A line per kind of pace, with one scheduler; the learned one first."""
+    series: dict[str, list[tuple[float, figures.Point]]] = {LEARNED: []}
     for row in report.rows:
-        kind = "fixed budgets" if row.decoding.endswith(("steps", SEQUENTIAL)) else row.decoding.partition(":")[0]
-        name = f"{kind.replace('_', ' ')}, {label(row.scheduler)}"
-        series.setdefault(name, []).append((row.denoiser_calls, figures.share(row.decoding, limits(row))))
-    return figures.frontier(series, "denoiser calls per problem", "solved, %")
+        if row.scheduler == scheduler:
+            kind = "fixed budgets" if row.decoding.endswith(("steps", SEQUENTIAL)) else row.decoding.partition(":")[0]
+            point = (row.denoiser_calls, figures.share(row.decoding, limits(row)))
+            series.setdefault(kind.replace("_", " "), []).append(point)
+    found = {name: points for name, points in series.items() if points}
+    return figures.frontier(found, "denoiser calls per problem", "solved, %")
