@@ -32,7 +32,7 @@ class Molecules:
         Example(
             "Suzuki coupling: orders disagree",
             "Brc1ccncc1.OB(O)c1ccccc1>>c1ccc(?13",
-            ("confidence", "left_to_right", "entropy"),
+            ("confidence", "entropy"),
         ),
         Example("Ester: orders agree", "CC(=O)O.OCc1ccccc1>>CC(=O)O?9"),
         Example("Ester of unknown length", "CC(=O)O.OCc1ccccc1>>CC(=O)O?7..11"),

@@ -1,17 +1,32 @@
-"""The pictures of docs/playground.md that the shipped denoisers race in.
+"""The pictures of docs/playground.md.
 
-``UNMASK_ARTIFACTS=docs/figures pytest -m slow tests/report/playground/test_pictures.py`` takes them again.
-The numerals 一 to 五 need a font.
+``UNMASK_ARTIFACTS=docs/figures pytest -m slow tests/report/playground/test_pictures.py`` takes them again, those of molecules with
+``UNMASK_RXNMAPPER=models/rxnmapper``, where ``unmask models`` has put the model. The numerals 一 to 五 need a font.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from support.playground import serving
+from unmask.report.playground.models import Models
+from unmask.report.playground.server import Playground
+
 pytestmark = pytest.mark.slow
+
+
+RXNMAPPER = os.environ.get("UNMASK_RXNMAPPER")
+needs_rxnmapper = pytest.mark.skipif(not RXNMAPPER, reason="UNMASK_RXNMAPPER names no folder")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Playground]:
+    with serving(Models(("arithmetic", *([RXNMAPPER] if RXNMAPPER else [])))) as running:
+        yield running
 
 
 def race(page: Any, example: int | None = None) -> str:
@@ -26,9 +41,7 @@ def race(page: Any, example: int | None = None) -> str:
 @pytest.mark.parametrize(("name", "example"), [("play-text", 0), ("play-holes", 1)])
 def test_text(opened: Callable, shot: Callable, name: str, example: int) -> None:
     page = opened("text", 1100)
-    assert race(page, example).endswith(
-        "texts; the model finds that of learned order (SAS) most probable along its path."
-    )
+    assert race(page, example) == "Right: learned order (SAS). Wrong: confidence, left to right."
     learned = page.locator(".pane").last
     learned.locator(".token.shown").first.hover()
     assert "with probability" in learned.locator(".details").inner_text()
@@ -48,3 +61,20 @@ def test_a_phone_in_the_dark(opened: Callable, shot: Callable) -> None:
     page.locator("#race").evaluate("button => button.scrollIntoView()")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     shot(page, "play-phone", full_page=False)
+
+
+@needs_rxnmapper
+def test_molecules(opened: Callable, shot: Callable) -> None:
+    page = opened("molecules", 1100)
+    assert race(page) == "2 different answers; valid: entropy and learned order (SAS)."
+    page.locator(".pane").last.locator(".token.shown").first.hover()
+    shot(page, "play-molecules")
+
+
+@needs_rxnmapper
+def test_molecules_on_a_phone_in_the_dark(opened: Callable, shot: Callable) -> None:
+    page = opened("molecules", 390, 980, has_touch=True, is_mobile=True, color_scheme="dark")
+    page.select_option("#drawn-example", label="The other reactant")
+    race(page)
+    page.locator("#race").evaluate("button => button.scrollIntoView()")
+    shot(page, "play-molecules-dark", full_page=False)

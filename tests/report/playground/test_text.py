@@ -24,7 +24,6 @@ from unmask.report.playground.server import Playground
 from unmask.report.terminal.text import Pieces
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.arithmetic import Arithmetic
-from unmask.tasks.text_problems import Problem
 
 PROMPT, HOLES = "w3 w4 w5", "w3 <mask:3> w5 w6 <mask> w7"
 ENTRIES = [
@@ -178,14 +177,13 @@ def test_the_form_has_every_safe_option(monkeypatch: pytest.MonkeyPatch) -> None
     options.form_fields.cache_clear()
 
 
-WORKING = ("5-1=4;1+1=2;3+2=5;2+1=3;4253", "5-3=2;1+2=3;5-3=2;3+2=5;2-1=1;23251")
-
-
 @pytest.mark.parametrize("nth", [0, 1])
 def test_only_the_learned_order_solves_the_examples(nth: int) -> None:
     model, tokenizer = load_denoiser("arithmetic"), load_tokenizer("arithmetic")
     example = texts.text_choices(Models())["denoisers"][0]["examples"][nth]
-    prompt, right = example["text"].partition("<mask>")[0], []
+    prompt, right = example.get("prompt", ""), []
+    problem = next(one for one in Arithmetic(count=40, split="test").corpus if example["text"].startswith(one.prompt))
+    assert Arithmetic.grade(problem, example["answer"])[0]
     for name in ("sas", "confidence", "left_to_right"):
         scheduler = load_scheduler(name, model, "arithmetic")
         if example["mode"] == "holes":
@@ -193,7 +191,13 @@ def test_only_the_learned_order_solves_the_examples(nth: int) -> None:
         else:
             done = generate(model, tokenizer, [as_turns(example["text"])], scheduler, length=example["length"])
         answer = done.texts[0].removeprefix(prompt)
-        right += [name] if Arithmetic.grade(Problem(prompt, WORKING[nth], "", ""), answer)[0] else []
+        entries = (texts.Entry(name, {}),)
+        asked = texts.TextRequest("arithmetic", example["mode"], example["text"], example["length"], 0, entries)
+        assert texts._judge(asked, done.texts[0])["judged"]["good"] is Arithmetic.grade(problem, answer)[0]
+        assert (
+            texts._judge(dataclasses.replace(asked, text="b+2;c-3;"), done.texts[0]) == {}
+        )  # not an example: no answer is known
+        right += [name] if Arithmetic.grade(problem, answer)[0] else []
     assert right == ["sas"]
 
 

@@ -202,7 +202,8 @@ def test_the_shipped_example_ends_before_its_length(opened: Callable) -> None:
     assert page.locator(".pane h3").all_inner_texts() == ["confidence", "left to right", "learned order (SAS)"]
     assert re.fullmatch(r"reveal \d\d, the last", page.locator("#where").inner_text())
     assert page.evaluate("[clock.value, clock.max]") == [40, 40]
-    assert page.locator("#result").inner_text().endswith("that of learned order (SAS) most probable along its path.")
+    assert page.locator("#result").inner_text() == "Right: learned order (SAS). Wrong: confidence, left to right."
+    assert page.locator(".judged").all_inner_texts() == ["✗ wrong", "✗ wrong", "✓ right"]
     assert page.locator("#note").inner_text().startswith("Four lines")
     page.fill("#written", "b+1;3-1;")
     assert not page.locator("#note").inner_text(), "it explains the example, not what the user writes"
@@ -210,8 +211,9 @@ def test_the_shipped_example_ends_before_its_length(opened: Callable) -> None:
 
 def test_scripts_by_themselves(opened: Callable) -> None:
     page = opened("text")
-    names = "['sas-a', 'sas-a, block 4', 'sas-ab', 'left_to_right'].map(name => Texts.nameScheduler(name, 'a'))"
+    names = "['sas-a', 'sas-a, block 4', 'sas-ab', 'left_to_right'].map(name => Texts.nameScheduler(name, 'sas-a'))"
     assert page.evaluate(names) == ["learned order (SAS)", "learned order (SAS), block 4", "sas-ab", "left to right"]
+    assert page.evaluate("Texts.nameScheduler('sas-a', null)") == "sas-a"
     parsed = page.evaluate('Stream.parse("event: a\\ndata: {\\"n\\":1}\\n\\nevent: b\\ndata: [2]\\n\\nevent: c\\nda")')
     events = [{"event": "a", "data": {"n": 1}}, {"event": "b", "data": [2]}]
     assert parsed == {"events": events, "rest": "event: c\nda"}

@@ -58,7 +58,13 @@ def drawn_choices(models: Models) -> dict[str, Any] | None:
         "caption": tab.caption,
         "missing": tab.missing(),
         "denoisers": [
-            {"name": one, "schedulers": models.text_schedulers(one), "examples": examples} for one in denoisers
+            {
+                "name": one,
+                "schedulers": models.text_schedulers(one),
+                "learned": models.shipped_policy(one),
+                "examples": examples,
+            }
+            for one in denoisers
         ],
         "options": form_fields(),
     }

@@ -39,7 +39,10 @@ const DrawnTab = (() => {
         request = { denoiser: $("drawn-model").value, text: $("drawn-text").value.trim(), seed: Number($("drawn-seed").value || 0), entries: entries.read() };
         return request;
       },
-      begin: start => start.lanes.map((_, n) => new Texts.Lane(n, start, start.lines[n], true)),
+      begin(start) {
+        const { learned } = denoisers.find(one => one.name === request.denoiser);
+        return start.lanes.map((_, n) => new Texts.Lane(n, { ...start, learned }, start.lines[n], true));
+      },
       result(lanes) {
         const good = lanes.filter(lane => lane.verdict.judged.good);
         const answers = new Set(lanes.map(lane => lane.verdict.text));

@@ -5,7 +5,7 @@ const Entries = (() => {
   const HEURISTICS = new Set(["confidence", "margin", "entropy", "left_to_right", "random"]);
 
   return function (place, add, { options, mostLanes }, chosen) {
-    const labelOf = name => Texts.nameScheduler(name, chosen().name);
+    const labelOf = name => Texts.nameScheduler(name, chosen().learned);
     const shownLanes = () => [...place.children];
     const readOne = element => ({
       scheduler: element.querySelector("select").value,

@@ -66,8 +66,14 @@ class Models:
 
     def text_schedulers(self, denoiser: str) -> list[str]:
         """For a text denoiser: those of the command line, its shipped policy, and a few heuristics."""
-        shipped = [name for name in (f"sas-{published_name(denoiser)}",) if name in list_policies()]
-        return list(dict.fromkeys([*self.schedulers, *shipped, *HEURISTICS]))
+        shipped = self.shipped_policy(denoiser)
+        return list(dict.fromkeys([*self.schedulers, *([shipped] if shipped else []), *HEURISTICS]))
+
+    @staticmethod
+    def shipped_policy(denoiser: str) -> str | None:
+        """The name of the policy that ships for a denoiser, whatever its folder is called."""
+        name = f"sas-{published_name(denoiser)}"
+        return name if name in list_policies() else None
 
     def load(self, name: str, text: bool) -> Iterator[Event]:
         """Bring a denoiser into memory, in place of another; an event a second until it is there."""

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -26,6 +26,7 @@ from unmask.report.traces.recording import RecordingScheduler
 from unmask.report.traces.text import trace_texts
 from unmask.runs.names import did_you_mean
 from unmask.schedulers.loading import load_scheduler
+from unmask.tasks.text_problems import Problem, text_problem_kinds
 
 MOST_TOKENS = 1024
 """Hidden positions of a race, and tokens of its canvas where the denoiser has no lower limit."""
@@ -54,16 +55,23 @@ class TextRequest:
 
 def text_choices(models: Models) -> dict[str, Any]:
     """What the page offers for text. Examples are those of a shipped denoiser, or general ones."""
-    examples = json.loads((templates.HERE / "playground" / "examples.json").read_text(encoding="utf-8"))
+    examples = _read_examples()
     denoisers = [
         {
             "name": name,
             "schedulers": models.text_schedulers(name),
+            "learned": models.shipped_policy(name),
             "examples": examples.get(name, examples["any"]),
         }
         for name in models.text_denoisers
     ]
     return {"denoisers": denoisers, "options": form_fields(), "settings": models.settings, "mostTokens": MOST_TOKENS}
+
+
+@cache
+def _read_examples() -> dict[str, Any]:
+    """Denoiser → its examples; those of ``any`` are for others. ``answer`` is what a right text says, behind the ``prompt``."""
+    return json.loads((templates.HERE / "playground" / "examples.json").read_text(encoding="utf-8"))
 
 
 def check_text(request: TextRequest, models: Models) -> list[Decoding]:
@@ -142,7 +150,20 @@ def _decode(
         n for n, t in enumerate(done.trajectory.tokens[0].tolist()) if t in model.end_ids and n >= done.canvas.start
     ]
     end = ends[0] if ends and request.mode != "holes" else None
-    return done.trajectory, {"text": done.texts[0], "end": end}
+    return done.trajectory, {"text": done.texts[0], "end": end, **_judge(request, done.texts[0])}
+
+
+def _judge(request: TextRequest, text: str) -> dict[str, Any]:
+    """Whether a text is right, where the request is an example with a known answer."""
+    asked = (request.mode, request.text)
+    for example in _read_examples().get(request.denoiser, ()):
+        if (example["mode"], example["text"]) == asked and "answer" in example:
+            problem = Problem("", example["answer"], "", "")
+            right, _ = text_problem_kinds()[request.denoiser].grade(
+                problem, text.removeprefix(example.get("prompt", ""))
+            )
+            return {"judged": {"line": "✓ right" if right else "✗ wrong", "good": right}}
+    return {}
 
 
 def _given(request: TextRequest) -> Any:

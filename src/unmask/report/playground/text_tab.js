@@ -60,9 +60,13 @@ const TextTab = (() => {
         return request;
       },
       begin: start =>
-        start.lanes.map((_, n) => new Texts.Lane(n, { ...start, denoiser: request.denoiser }, { Python: Texts.asPython(request, n, settings), command: Texts.asCommand(request, n, settings) })),
+        start.lanes.map((_, n) => new Texts.Lane(n, { ...start, learned: denoisers.find(one => one.name === request.denoiser).learned }, { Python: Texts.asPython(request, n, settings), command: Texts.asCommand(request, n, settings) })),
       result(lanes) {
         const different = new Set(lanes.map(lane => lane.verdict.text)).size;
+        if (lanes.every(lane => lane.verdict.judged)) {
+          const named = good => lanes.filter(lane => lane.verdict.judged.good === good).map(lane => lane.label).join(", ");
+          return [["Right", named(true)], ["Wrong", named(false)]].filter(([, names]) => names).map(([word, names]) => `${word}: ${names}.`).join(" ");
+        }
         if (lanes.length === 1) return "";
         if (different === 1) return "All give the same text.";
         const best = lanes.reduce((one, other) => ((other.verdict.logp ?? -Infinity) > (one.verdict.logp ?? -Infinity) ? other : one));

@@ -9,16 +9,15 @@ const Texts = (() => {
   const shorten = name => (name.length > 40 ? `…${name.slice(-38)}` : name);
 
   // The shipped policy of a denoiser by the name that the form gives it, with the options behind it.
-  function nameScheduler(name, denoiser) {
-    const learned = `sas-${denoiser}`;
-    const rest = name.slice(learned.length);
-    return (name.startsWith(learned) && /^($|[ ,])/.test(rest) ? `learned order (SAS)${rest}` : name).replaceAll("_", " ");
+  function nameScheduler(name, learned) {
+    const rest = name.slice(learned?.length ?? 0);
+    return (learned && name.startsWith(learned) && /^($|[ ,])/.test(rest) ? `learned order (SAS)${rest}` : name).replaceAll("_", " ");
   }
 
   // `lines` do the same as Python and as a command; `drawn` adds a picture of what is revealed and guessed.
   class Lane {
-    constructor(number, { lanes, tokens, begin, denoiser }, lines, drawn = false) {
-      this.label = nameScheduler(lanes[number], denoiser);
+    constructor(number, { lanes, tokens, begin, learned }, lines, drawn = false) {
+      this.label = nameScheduler(lanes[number], learned);
       this.hidden = tokens.filter(token => token === null).length;
       this.count = 0;
       this.verdict = null;
