@@ -43,9 +43,7 @@ class Attentive(nn.Module):
     def forward(
         self, features: Float[Tensor, "b L F"], tokens: Int[Tensor, "b L"], real: Bool[Tensor, "b L"] | None
     ) -> Float[Tensor, "b L"]:
-        x = self.body(
-            self.enter(features, tokens), src_key_padding_mask=None if real is None or bool(real.all()) else ~real
-        )
+        x = self.body(self.enter(features, tokens), src_key_padding_mask=None if real is None else ~real)
         return self.readout(self.norm(x))[..., 0]
 
 

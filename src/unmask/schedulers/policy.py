@@ -10,7 +10,6 @@ the canvas that it observes, hidden tokens are masks.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.decoding.pricing import constant
+from unmask.decoding.pricing import compile_once, constant
 from unmask.decoding.protocols import Denoiser, View
 from unmask.runs.config import Count, CountOrZero, Positive, config
 from unmask.runs.names import did_you_mean
@@ -29,6 +28,8 @@ from unmask.schedulers.opinion import Opinion
 from unmask.schedulers.token_network import TokenNetwork
 
 FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
+PRICED = ("confidence", "entropy", "margin", "logit")
+"""Features that are prices; ``logit`` is one of the general kind's."""
 KINDS = ("general", "opinion", "mlp", "transformer", "hidden", "grid")
 PURPOSES = ("order", "doubt", "pace")
 BASES: dict[str, Callable[[View], Float[Tensor, "b L"]]] = {
@@ -122,6 +123,9 @@ class PolicyConfig:
 class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=["masked-diffusion", "decoding-order"]):
     """A Scheduler. ``policy(view)`` scores; ``observe`` and ``score`` are its two halves, for training on recorded states."""
 
+    compiles = True
+    """It takes ``compiled=True``."""
+
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         self.config = c = config
@@ -201,38 +205,36 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
     def _features(self, view: View) -> Float[Tensor, "b L F"]:
         """The features side by side: what is priced spread over the canvas at once, 0 where nothing was."""
         c, prices = self.config, view.prices
-        vocabulary = prices.vocabulary - len(view.denoiser.forbidden_ids)
-        log_size = torch.log(torch.tensor(float(max(2, vocabulary))))
-        packed: dict[str, Callable[[], Tensor]] = {
-            "confidence": lambda: prices.confidence,
-            "entropy": lambda: prices.entropy / log_size,
-            "margin": lambda: prices.margin,
-            "logit": lambda: self._logit(prices.confidence) / 10,
-        }
-        other: dict[str, Callable[[], Tensor]] = {
-            "position": lambda: _positions(view),
-            "progress": lambda: _progress(view)[:, None].expand(view.tokens.shape),
-            "left": lambda: distances()[0],
-            "right": lambda: distances()[1],
-            "hidden": lambda: view.hidden,
-        }
-        distances = cache(lambda: _distances(view))
         names = [*c.features, "hidden", *(["logit"] if c.kind == "general" else [])]
-        spread = [name for name in names if name in packed]
-        dense = None
-        if spread:
-            values = torch.stack([packed[name]() for name in spread], dim=1)
+        columns: dict[str, Tensor] = {"hidden": view.hidden}
+        if priced := [name for name in names if name in PRICED]:
+            values = torch.stack([self._price_feature(name, view) for name in priced], dim=1)
             if prices.altered:  # an end token that has no confidence by decree is as if it were not priced
                 values = values.masked_fill((prices.confidence == -torch.inf)[:, None], 0.0)
-            dense = values.new_zeros(*view.tokens.shape, len(spread)).index_put_(view.at, values)
-        columns = [
-            other[name]()[..., None] if dense is None or name in other else dense[..., spread.index(name), None]
-            for name in names
-        ]
-        return torch.cat(columns, dim=-1).float()
+            dense = values.new_zeros(*view.tokens.shape, len(priced)).index_put_(view.at, values)
+            columns |= dict(zip(priced, dense.unbind(-1), strict=True))
+        if "position" in names:
+            columns["position"] = _positions(view)
+        if "progress" in names:
+            columns["progress"] = _progress(view)[:, None].expand(view.tokens.shape)
+        if "left" in names or "right" in names:
+            columns["left"], columns["right"] = _distances(view)
+        return torch.cat([columns[name][..., None] for name in names], dim=-1).float()
 
-    def score(self, seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None) -> Float[Tensor, "b L"]:
-        """u_φ: differentiable in φ, from an observation. ``at`` are its hidden positions, where they are known already."""
+    def _price_feature(self, name: str, view: View) -> Float[Tensor, "N"]:
+        prices = view.prices
+        if name == "entropy":
+            vocabulary = prices.vocabulary - len(view.denoiser.forbidden_ids)
+            return prices.entropy / torch.log(torch.tensor(float(max(2, vocabulary))))
+        if name == "logit":
+            return self._logit(prices.confidence) / 10
+        return prices.margin if name == "margin" else prices.confidence
+
+    def score(
+        self, seen: dict[str, Tensor], at: tuple[Tensor, Tensor] | None = None, padded: bool = False
+    ) -> Float[Tensor, "b L"]:
+        """u_φ: differentiable in φ, from an observation. ``at`` are its hidden positions, where they are known already; ``padded``:
+        some row is known to be, and the host does not wait to find out."""
         c = self.config
         if c.kind == "hidden":
             residual = self.network(seen["states"].to(self.network.readout.weight.dtype))
@@ -246,7 +248,9 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
             scores = self.network(*inputs, at)
             residual = scores.new_zeros(seen["hidden"].shape).index_put(at, scores)
         else:
-            residual = self.network(seen["features"], seen["tokens"], seen.get("real"))
+            real = seen.get("real")
+            full = real is not None and not padded and bool(real.all())
+            residual = self.network(seen["features"], seen["tokens"], None if full else real)
         if not c.residual:
             return residual
         return residual + (self.confidence_logit(seen) if c.base == "confidence" else seen["base"])
@@ -265,11 +269,13 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         own = self.network.judge(logits, seen["best"][at], base[at], LOGIT_CAP)
         return base.index_put(at, base[at] + own)
 
-    def forward(self, view: View) -> Float[Tensor, "b L"]:
-        seen = self.observe(view)
-        if "real" in seen and _is_full(view):
-            del seen["real"]
-        return self.score(seen, view.at if view.whole else None)
+    def forward(self, view: View, compiled: bool = False) -> Float[Tensor, "b L"]:
+        """``compiled`` runs few kernels, whose last bits may differ."""
+        full = _is_full(view)
+        if compiled:
+            remember(view)
+            return compile_once(_judge)(self, view, full)
+        return _judge(self, view, full)
 
     def logv(self, scores: Float[Tensor, "b L"], seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
         """log v_φ(i | s): −inf off the candidates (Eq. masked_softmax)."""
@@ -300,6 +306,14 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         leading = torch.nn.functional.one_hot(best, digits).float() * hidden
         features = torch.stack([p, logp / 5, revealed, hidden.float().expand_as(p), logit, entropy, leading], dim=-1)
         return features, best
+
+
+def _judge(policy: OrderPolicy, view: View, full: bool) -> Float[Tensor, "b L"]:
+    seen = policy.observe(view)
+    if full:
+        seen.pop("real", None)
+    own = policy.config.kind == "opinion"  # of positions by themselves: those that are priced will do
+    return policy.score(seen, view.at if own or view.whole else None, padded=not full)
 
 
 def _general_network(c: PolicyConfig) -> General | TokenNetwork:
@@ -340,21 +354,28 @@ def _progress(view: View) -> Float[Tensor, "b"]:
     return 1 - view.remaining / known[1]
 
 
-def _distances(view: View) -> Float[Tensor, "2 b L"]:
+def _distances(view: View) -> tuple[Float[Tensor, "b L"], Float[Tensor, "b L"]]:
     """log₂(1 + steps to the nearest known token)/8 on either side. Padding is neither a known token nor a step."""
-    real, place, behind_all = _places(view)
-    known, device = real > view.hidden, view.tokens.device  # for booleans: and not
-    before = torch.where(known, place, constant(0, device)).cummax(1).values
-    behind = torch.where(known, place, constant(place.shape[1] + 1, device)).flip(1).cummin(1).values.flip(1)
-    behind = behind.minimum(behind_all)  # what follows the last token of a row ends it
-    return torch.log2(1.0 + torch.stack([place - before, behind - place]).clamp(min=0)) / 8
+    real, places, logarithms = _places(view)
+    known = real > view.hidden  # for booleans: and not
+    nearest = (torch.stack([known, known.flip(1)]) * places).cummax(2).values
+    left, right = logarithms[places - nearest].unbind(0)
+    return left, right.flip(1)
 
 
-def _places(view: View) -> tuple[Bool[Tensor, "b L"], Int[Tensor, "b L"], Int[Tensor, "b 1"]]:
-    """What is no padding, the number of each token in its row, 1 for the first, and that of what would follow the last. Found once
-    while no row leaves."""
+def remember(view: View) -> None:
+    """Find what is found once while no row leaves: a compiled graph reads it."""
+    _positions(view), _progress(view), _places(view)
+
+
+def _places(view: View) -> tuple[Bool[Tensor, "b L"], Int[Tensor, "2 b L"], Float[Tensor, "n"]]:
+    """What is no padding; the number of each token in its row, from its left end and, in reverse, from its right one; the
+    logarithm of each distance. Found once while no row leaves."""
     known = view.memory.get("places")
     if known is None or known[0] is not view.rows:
         real = torch.ones_like(view.hidden) if view.attention is None else view.attention
-        known = view.memory["places"] = (view.rows, (real, real.long().cumsum(1), real.sum(1, keepdim=True) + 1))
+        place = real.long().cumsum(1)
+        places = torch.stack([place, (real.sum(1, keepdim=True) + 1 - place).flip(1)])
+        distances = torch.arange(real.shape[1] + 2, device=real.device)
+        known = view.memory["places"] = (view.rows, (real, places, torch.log2(1.0 + distances) / 8))
     return known[1]
