@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -227,3 +228,72 @@ def test_benchmark_runs_are_put_together(
     assert row.solved == "".join(str(int(solved[doc])) for doc in sorted(solved))
     assert row.versus is not None and row.versus.baseline == "confidence"
     assert row.denoiser_calls > 0 and row.seconds > 0
+
+
+TASK = """
+task: numbers
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {file}}}}}
+test_split: test
+output_type: generate_until
+generation_kwargs: {{until: [], max_gen_toks: 4}}
+doc_to_text: "{{{{question}}}}"
+doc_to_target: "{{{{answer}}}}"
+metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
+"""
+GROUP = """
+group: benchmarks
+task: [numbers]
+metadata: {model: !function unmask.evaluation.lm_eval.model.UnmaskLM}
+"""
+
+
+def write_task(folder: Path) -> Path:
+    (folder / "rows.jsonl").write_text(
+        "".join(json.dumps({"question": f"w{n}", "answer": "w2"}) + "\n" for n in range(3))
+    )
+    (folder / "numbers.yaml").write_text(TASK.format(file=folder / "rows.jsonl"))
+    return folder / "numbers.yaml"
+
+
+def command_line(folder: Path, task: Path) -> list[str]:
+    given = ["--model", "unmask", "--model_args", f"denoiser={folder},length=4,block=2", "--tasks", str(task)]
+    return [*given, "--output_path", str(task.parent / "results"), "--log_samples"]
+
+
+def read_responses(folder: Path) -> list[str]:
+    (samples,) = folder.rglob("samples_numbers*.jsonl")
+    return [json.loads(line)["resps"][0][0] for line in samples.read_text().splitlines()]
+
+
+def test_lm_evals_own_command_takes_the_best_device(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names cuda:0 where its user names none, also on machines that have none."""
+    from lm_eval.__main__ import cli_evaluate
+
+    monkeypatch.setattr(sys, "argv", ["lm_eval", *command_line(folder, write_task(tmp_path))])
+    cli_evaluate()
+    assert len(read_responses(tmp_path)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["lm_eval", "unmask.evaluation.lm_eval.model"])
+def test_the_documented_lines_of_lm_evals_own_command(folder: Path, tmp_path: Path, module: str) -> None:
+    """Its own command knows the model by a task's file that names it; ours by itself."""
+    task, more = write_task(tmp_path), []
+    if module == "lm_eval":
+        task, more = tmp_path / "benchmarks.yaml", ["--include_path", tmp_path]
+        task.write_text(GROUP)
+    subprocess.run([sys.executable, "-m", module, *command_line(folder, task), *more], check=True, capture_output=True)
+    options = AnswerOptions(length=4, decoding=Decoding(block=2))
+    assert read_responses(tmp_path) == generate_texts(folder, options)
+
+
+def generate_texts(folder: Path, options: AnswerOptions) -> list[str]:
+    """The same requests, from Python."""
+    from lm_eval.api.instance import Instance
+
+    model = UnmaskLM(str(folder), options)
+    arguments = {"until": [], "max_gen_toks": 4, "do_sample": False}
+    return model.generate_until([Instance("generate_until", {}, (f"w{n}", arguments), n) for n in range(3)])

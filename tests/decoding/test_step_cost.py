@@ -18,6 +18,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.config import PolicyConfig
+from unmask.schedulers.features import FEATURES
 from unmask.schedulers.heuristics import confidence, margin
 from unmask.schedulers.policy import OrderPolicy, build_policy
 
@@ -56,13 +57,14 @@ def most(denoiser: Transformer, scheduler: Any, decoding: Decoding, **options: A
 @pytest.mark.parametrize(
     ("decoding", "kernels"),
     [
-        (Decoding(), 33),
-        (Decoding(block=8), 37),
-        (Decoding(block=8, cache="dual"), 40),
-        (Decoding(block=8, cache="prefix"), 40),
-        (Decoding(block=8, steps=8), 44),
-        (Decoding(block=8, pace="threshold:p=0.9"), 42),
-        (Decoding(order_temperature=1.0), 121),
+        (Decoding(), 30),
+        (Decoding(block=8), 34),
+        (Decoding(block=8, cache="prefix"), 34),
+        (Decoding(block=8, steps=8), 40),
+        (Decoding(block=8, steps=8, cache="dual"), 40),
+        (Decoding(block=8, pace="threshold:p=0.9"), 40),
+        (Decoding(block=8, pace="threshold:p=0.9", cache="dual"), 40),
+        (Decoding(order_temperature=1.0), 119),
     ],
 )
 def test_a_step_waits_once(denoiser: Transformer, decoding: Decoding, kernels: int) -> None:
@@ -73,22 +75,19 @@ def test_a_step_waits_once(denoiser: Transformer, decoding: Decoding, kernels: i
 
 def test_the_record_of_states_costs_no_sync(denoiser: Transformer) -> None:
     found, syncs = most(denoiser, margin, Decoding(), record=True)
-    assert (found <= 56, syncs) == (True, 1)
-
-
-ALL = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
+    assert (found <= 53, syncs) == (True, 1)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "whole", "beside"),
     [
-        ("hidden", {}, 45, 41),
-        ("mlp", {}, 62, 57),
-        ("transformer", {}, 77, 57),
-        ("transformer", {"features": ALL}, 99, 79),
-        ("general", {}, 152, 67),
-        ("general", {"features": ALL}, 174, 89),
-        ("general", {"features": ALL, "states": False}, 173, 89),
+        ("hidden", {}, 42, 38),
+        ("mlp", {}, 59, 54),
+        ("transformer", {}, 74, 54),
+        ("transformer", {"features": FEATURES}, 88, 68),
+        ("general", {}, 149, 64),
+        ("general", {"features": FEATURES}, 163, 78),
+        ("general", {"features": FEATURES, "states": False}, 162, 78),
     ],
 )
 def test_a_step_of_a_policy_waits_once(
@@ -130,5 +129,18 @@ def test_large_finite_logits_are_not_broken(denoiser: Transformer) -> None:
     assert (unmask(large, confidence, canvas()).order >= 0).all()
 
 
-def test_pricing_and_policies_compile_as_whole_graphs() -> None:
-    subprocess.run([sys.executable, Path(__file__).parents[1] / "support" / "compiled_steps.py"], check=True)
+COMPILED = Path(__file__).parents[1] / "support" / "compiled_steps.py"
+
+
+@pytest.mark.parametrize("kinds", [(), pytest.param(("all",), marks=pytest.mark.slow)])
+def test_pricing_and_policies_compile_as_whole_graphs(kinds: tuple[str, ...]) -> None:
+    subprocess.run([sys.executable, COMPILED, *kinds], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "kernels"), [("hidden", (4, 8)), ("transformer", (4, 20)), ("general", (4, 30))])
+def test_few_kernels_are_left_when_compiled(kind: str, kernels: tuple[int, int]) -> None:
+    """By inductor's code for this machine: of the pricing, and of a policy with seven features and one layer."""
+    shown = subprocess.run([sys.executable, COMPILED, kind], check=True, capture_output=True, text=True).stdout
+    pricing, policy = map(int, shown.split())
+    assert (pricing <= kernels[0], policy <= kernels[1]) == (True, True), shown

@@ -273,7 +273,10 @@ def wrap_scheduler(inner: Scheduler, score: Callable[[View], Float[Tensor, "b L"
 def score_inner_states(scheduler: Scheduler, denoiser: DenoiserWrapper) -> Scheduler:
     """``scheduler`` on the states of the innermost denoiser: a policy that reads states was trained on those."""
 
-    def score(view: View) -> Float[Tensor, "b L"]:
-        return scheduler(replace(view, states=denoiser.states(view.states)))
+    return wrap_scheduler(scheduler, lambda view: scheduler(with_inner_states(view, denoiser)))
 
-    return wrap_scheduler(scheduler, score)
+
+def with_inner_states(view: View, denoiser: Denoiser) -> View:
+    """The view with the states of the innermost denoiser. One that has them stays, with all that it has computed already."""
+    states = denoiser.states(view.states) if isinstance(denoiser, DenoiserWrapper) else view.states
+    return view if states is view.states else replace(view, states=states)

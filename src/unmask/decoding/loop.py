@@ -171,7 +171,9 @@ def look(
         total=live.total,
         states=states,
         at=(row, position),
-        prices=price(denoiser.logits(states[row, position]), denoiser.forbidden_ids, check=alone),
+        prices=price(
+            denoiser.logits(states[row, position]), denoiser.forbidden_ids, check=alone, compiled=live.compiled
+        ),
         seeds=live.seeds,
         reference=live.select(reference) if needs_truth(scheduler) and reference is not None else None,
         memory=memory,

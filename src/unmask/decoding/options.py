@@ -38,6 +38,7 @@ class Decoding:
         revision: What takes revealed tokens back: t2t, t2m:p=0.9, remdm_conf, remdm_cap, remdm_rescale, p2, doubt; None keeps all.
         revision_budget: At most this many tokens are taken back for each hidden position of a row.
         draft: Canvases of a row that are forwarded at once, the next ones if its scores stayed; the result is the same.
+        compile: Run the pricing and a learned policy as compiled graphs of few kernels, for GPUs; last bits may differ.
     """
 
     block: Count | None = None
@@ -57,6 +58,7 @@ class Decoding:
     revision: str | Revision | None = None
     revision_budget: NonNegative = 3.0
     draft: Count = 1
+    compile: bool = False
 
     def __post_init__(self) -> None:
         if self.refresh is not None and self.cache == "none":

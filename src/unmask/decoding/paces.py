@@ -24,10 +24,14 @@ def top(view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool
     """The best ``quota`` of each row: the fixed top-b of L–B–T decoding, one position when there is no step budget."""
     most = view.most if quota is view.quota and view.most else int(quota.max())
     if most == 1:
-        return take_best(view, keys)
-    ranking = _ranking(keys)
-    revealed = _first_of(ranking, quota) & view.eligible
-    view.memory["ranking"] = (revealed, ranking)  # the record needs it again
+        best, position = find_best(view, keys)
+        revealed = take_best(view, keys)
+        ranked, ranking = best[:, None], position[:, None]
+    else:
+        ranked, ranking = keys.sort(dim=1, descending=True, stable=True)
+        view.memory["best"] = (keys, (ranked[:, 0], ranking[:, 0]))
+        revealed = _first_of(ranking, quota) & view.eligible
+    view.memory["ranking"] = (revealed, ranking, ranked)  # the record needs them again
     return revealed
 
 
@@ -173,7 +177,7 @@ def take_best(view: View, keys: Float[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
 
 def _or_best(view: View, keys: Float[Tensor, "b L"], some: Bool[Tensor, "b L"]) -> Bool[Tensor, "b L"]:
     """``some``, in rows that have none the best position."""
-    return some | (take_best(view, keys) > some.any(1, keepdim=True))  # for booleans: and not
+    return torch.where(some.any(1, keepdim=True), some, take_best(view, keys))
 
 
 def find_best(view: View, keys: Float[Tensor, "b L"]) -> tuple[Float[Tensor, "b"], Int[Tensor, "b"]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from jaxtyping import Bool
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from unmask.decoding.guidance import (
     discount_ends,
     postpone_ends,
     score_inner_states,
+    wrap_scheduler,
 )
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Denoiser, Scheduler
@@ -25,6 +28,8 @@ def prepare(
 
     ``forbid_padding``: padding that does not end texts is never revealed.
     """
+    if decoding.compile and getattr(scheduler, "compiles", False):
+        scheduler = wrap_scheduler(scheduler, partial(scheduler, compiled=True))
     altered = decoding.ends != "allow" or decoding.min_length > 0 or forbid_padding
     if decoding.cache == "none" and decoding.guidance == 0 and not altered:
         return denoiser, scheduler, decoding

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
+
+from unmask.decoding.lazy import lazy
 
 NAMES = ("logp", "best", "confidence", "margin", "entropy")
 """The attributes of :class:`Prices` that describe a distribution."""
@@ -37,17 +39,21 @@ class Prices:
         vars(prices).update(known)
         return prices
 
-    @cached_property
+    @lazy
     def logp(self) -> Float[Tensor, "N V"]:
         return self.odds.log_probabilities(self.confidence)
 
-    @cached_property
-    def margin(self) -> Float[Tensor, "N"]:
-        return self.confidence.exp() * (1 - self.odds.others.amax(1))
+    @lazy
+    def p_best(self) -> Float[Tensor, "N"]:
+        return self.confidence.exp()
 
-    @cached_property
+    @lazy
+    def margin(self) -> Float[Tensor, "N"]:
+        return self.p_best * (1 - self.odds.others.amax(1))
+
+    @lazy
     def entropy(self) -> Float[Tensor, "N"]:
-        return self.odds.entropy(self.logp, self.confidence.exp())
+        return self.odds.entropy(self.logp, self.p_best)
 
     @property
     def vocabulary(self) -> int:
@@ -122,36 +128,49 @@ BYTES_PER_LOGIT = 8
 """A logit and its log-probability, both in float32."""
 
 
-def price(logits: Float[Tensor, "N V"], forbidden: Sequence[int] = (), *, check: bool = True) -> Prices:
+def price(
+    logits: Float[Tensor, "N V"], forbidden: Sequence[int] = (), *, check: bool = True, compiled: bool = False
+) -> Prices:
     """Distributions over the tokens that may be revealed: ``forbidden`` ids have probability 0.
 
-    Without ``check`` broken logits are not looked for, and the host does not wait: see :meth:`Prices.check`.
+    Without ``check`` broken logits are not looked for, and the host does not wait: see :meth:`Prices.check`. ``compiled`` runs
+    few kernels, whose last bits may differ.
     """
-    ids = device_ids(tuple(forbidden), logits.device) if forbidden else None
+    bias = forbid(tuple(forbidden), logits.shape[1], logits.device) if forbidden else None
     positions = max(1, AT_ONCE // max(1, logits.shape[1]))
     if len(logits) <= positions:
-        prices = price_at_once(logits, ids)
+        prices = price_at_once(logits, bias, compiled)
         return prices.check() if check else prices
     logp = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     rest: list[dict[str, Tensor]] = []
     for start in range(0, len(logits), positions):
-        part = price_at_once(logits[start : start + positions], ids).check()
+        part = price_at_once(logits[start : start + positions], bias, compiled).check()
         logp[start : start + positions] = part.logp
         rest.append({name: getattr(part, name) for name in NAMES if name != "logp"})
     return Prices.complete({"logp": logp, **{name: torch.cat([part[name] for part in rest]) for name in rest[0]}})
 
 
-def price_at_once(logits: Float[Tensor, "N V"], forbidden: Int[Tensor, "F"] | None) -> Prices:
-    """Of tensors alone, without a sync: ``torch.compile`` traces it whole."""
-    given, logits = logits, logits.float()
-    if forbidden is not None:  # in place where the tensor is ours
-        fill = logits.index_fill if logits is given else logits.index_fill_
-        logits = fill(1, forbidden, -torch.inf)
+def price_at_once(logits: Float[Tensor, "N V"], bias: Float[Tensor, "V"] | None, compiled: bool = False) -> Prices:
+    logits, top, best, others, confidence = (compile_once(find_odds) if compiled else find_odds)(logits, bias)
+    return Prices(best, confidence, odds=Odds(logits, top, best, others))
+
+
+def find_odds(logits: Float[Tensor, "N V"], bias: Float[Tensor, "V"] | None) -> tuple[Tensor, ...]:
+    """The logits, the largest, its token, the :class:`Odds` of the others, and the confidence. ``bias`` is −inf for forbidden
+    tokens, else 0."""
+    logits = (
+        logits.float() if bias is None else (logits + bias).float()
+    )  # with a bias, bfloat16 becomes float32 at once
     top, best = logits.max(1)
     # The likeliest token leaves in place: a copy would be one more pass over the vocabulary.
     others = (logits - top[:, None]).exp_().scatter_(1, best[:, None], 0.0)
-    confidence = others.sum(1).log1p_().neg_()
-    return Prices(best, confidence, odds=Odds(logits, top, best, others))
+    return logits, top, best, others, others.sum(1).log1p_().neg_()
+
+
+@cache
+def compile_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` as a graph of few kernels, for every number of positions."""
+    return torch.compile(function, dynamic=True)
 
 
 @lru_cache(maxsize=256, typed=True)
@@ -164,6 +183,12 @@ def constant(value: int | float, device: torch.device) -> Shaped[Tensor, ""]:
 def device_ids(ids: tuple[int, ...], device: torch.device) -> Int[Tensor, "F"]:
     """Ids on a device, copied there once: a copy makes the host wait."""
     return torch.tensor(ids, dtype=torch.long, device=device)
+
+
+@lru_cache(maxsize=256)
+def forbid(ids: tuple[int, ...], size: int, device: torch.device) -> Float[Tensor, "V"]:
+    """What is added to logits: −inf for these ids, else 0. Made once."""
+    return torch.zeros(size, device=device).index_fill_(0, device_ids(ids, device), -torch.inf)
 
 
 def reads_prices(rule: Any) -> Any:

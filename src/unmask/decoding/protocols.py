@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
@@ -20,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.draws import counter_uniform
+from unmask.decoding.lazy import lazy
 from unmask.decoding.pricing import Prices
 from unmask.decoding.standing import Revisions, Standing
 from unmask.runs.names import EntryPoints
@@ -132,32 +132,32 @@ class View:
         """Spread packed values over the canvas: those of the priced positions, or of ``at``."""
         return packed.new_full(self.tokens.shape, fill).index_put_(self.at if at is None else at, packed)
 
-    @cached_property
+    @lazy
     def confidence(self) -> Float[Tensor, "b L"]:
         return self.dense(self.prices.confidence)
 
-    @cached_property
+    @lazy
     def margin(self) -> Float[Tensor, "b L"]:
         return self.dense(self.prices.margin)
 
-    @cached_property
+    @lazy
     def entropy(self) -> Float[Tensor, "b L"]:
         """+inf where nothing was priced: an unpriced position is the least certain."""
         return self.dense(self.prices.entropy, torch.inf)
 
-    @cached_property
+    @lazy
     def best(self) -> Int[Tensor, "b L"]:
         """The likeliest token of each priced position; the canvas elsewhere."""
         return self.tokens.index_put(self.at, self.prices.best)
 
-    @cached_property
+    @lazy
     def reference_logp(self) -> Float[Tensor, "b L"] | None:
         """log p(x*_i | s) of each priced position, for oracles and rewards."""
         if self.reference is None:
             return None
         return self.dense(self.prices.logp.gather(1, self.reference[self.at][:, None])[:, 0])
 
-    @cached_property
+    @lazy
     def remaining(self) -> Int[Tensor, "b"]:
         return self.hidden.sum(1)
 

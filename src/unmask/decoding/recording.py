@@ -116,8 +116,8 @@ class Recorder:
         if self.observe is not None:
             self.observed.append(self.observe(step.view))
         view = step.view
-        position = _ranked(step, most)
-        logp, score = (values.gather(1, position) for values in (step.chosen_logp, step.scores))
+        position, score = _rank(step, most)
+        logp = step.chosen_logp.gather(1, position)
         order_logp = None
         if self.temperature > 0:
             scores = step.scores.masked_fill(~view.eligible, -torch.inf) / self.temperature
@@ -160,15 +160,18 @@ class Recorder:
         return States(**{"target_logp": None, **_concatenate(self.states)}, observed=_concatenate(self.observed))  # pyright: ignore
 
 
-def _ranked(step: Step, most: int) -> Int[Tensor, "b m"]:
-    """The revealed positions of each row from the best key to the worst; entries past a row's count mean nothing."""
+def _rank(step: Step, most: int) -> tuple[Int[Tensor, "b m"], Float[Tensor, "b m"]]:
+    """The revealed positions of each row from the best key to the worst, and their scores; entries past its count mean nothing."""
+    revealed, ranking, ranked = step.view.memory.get("ranking", (None, None, None))
+    if revealed is step.revealed:  # the pace has ranked them
+        position = ranking[:, :most]
+        return position, ranked[:, :most] if step.keys is step.scores else step.scores.gather(1, position)
     if most == 1:
-        return step.revealed.view(torch.uint8).argmax(1, keepdim=True)
-    revealed, ranking = step.view.memory.get("ranking", (None, None))
-    if revealed is step.revealed and ranking is not None:
-        return ranking[:, :most]
-    keys = torch.where(step.revealed, step.keys, constant(-torch.inf, step.keys.device))
-    return keys.sort(dim=1, descending=True, stable=True).indices[:, :most]
+        position = step.revealed.view(torch.uint8).argmax(1, keepdim=True)
+    else:
+        keys = torch.where(step.revealed, step.keys, constant(-torch.inf, step.keys.device))
+        position = keys.sort(dim=1, descending=True, stable=True).indices[:, :most]
+    return position, step.scores.gather(1, position)
 
 
 def _state(step: Step, truth: Int[Tensor, "b L"] | None) -> dict[str, Tensor]:

@@ -68,7 +68,9 @@ class LiveRows:
         self._plan(decoding.steps)
         self.priced: int | None = None
         self._found: Int[Tensor, "b"] | None = None
+        self._inside: Bool[Tensor, "b L"] | None = None
         self._eligible: Bool[Tensor, "b L"] | None = None
+        self.compiled = decoding.compile
         self.revises = decoding.revision is not None and not forced
         self.left = (decoding.revision_budget * self.total).long()
         self.revealed, self.reveal_logp = torch.zeros_like(hidden), torch.zeros(tokens.shape, device=tokens.device)
@@ -90,7 +92,7 @@ class LiveRows:
     def eligible(self) -> Bool[Tensor, "b L"]:
         """What may be revealed next. Found once, until ``hidden`` changes."""
         if self._eligible is None:
-            inside = self.hidden if self.blocks == 1 else self.hidden & (self.block == self.current()[:, None])
+            inside = self.hidden if self.blocks == 1 else self.hidden & self._active()
             if self.first is not None:
                 first = inside & self.first
                 inside = torch.where(first.any(1, keepdim=True), first, inside)
@@ -114,7 +116,7 @@ class LiveRows:
         assert self.spans is not None
         numbers = tuple(current.cpu().tolist()) if self.numbers is None else self.numbers
         span = self.spans.common(numbers)
-        return Focus(self.rows, current, self.block == current[:, None], self.step, numbers, span, at)
+        return Focus(self.rows, current, self._active(), self.step, numbers, span, at)
 
     def quota(self) -> Int[Tensor, "b"]:
         """n // T, and one more in the first n % T steps of a block of n positions and T steps; 1 without a budget of steps."""
@@ -125,7 +127,7 @@ class LiveRows:
 
     def revisable(self) -> Bool[Tensor, "b L"]:
         """The revealed tokens of the current block, in rows that may still take something back."""
-        return self.revealed & (self.block == self.current()[:, None]) & (self.left > 0)[:, None]
+        return self.revealed & self._active() & (self.left > 0)[:, None]
 
     def revise(self, tokens: Int[Tensor, "b L"], hidden: Bool[Tensor, "b L"] | None) -> None:
         """Before the reveals of a step: the canvas after its revision, of which ``hidden`` is hidden again."""
@@ -149,9 +151,10 @@ class LiveRows:
             self.watched = (self.watched | revealed.any(1)) & (self.left > 0)
             if self.stops:
                 self._stop_at_end()
-        self._found = self._eligible = None
+        self._found = self._inside = self._eligible = None
         if self.budgeted:
-            self.block_step = torch.where(self.current() == before, self.block_step + 1, constant(0, self.rows.device))
+            same = self.current() == before
+            self.block_step = torch.addcmul(same, same, self.block_step)  # one more in the same block, else 0
 
     def find_first(self) -> Int[Tensor, "b"]:
         """Twice the place in the region of each row's first position that is hidden or holds an end token; odd if it is the end."""
@@ -171,7 +174,7 @@ class LiveRows:
             value = getattr(self, name)
             setattr(self, name, None if value is None else value[kept])
         self.own = self.own[: len(kept)]
-        self._found = self._eligible = None
+        self._found = self._inside = self._eligible = None
         if self.spans is not None:
             self.spans.keep(stays)
 
@@ -209,6 +212,12 @@ class LiveRows:
         block = torch.where(region, block - block.amin(1, keepdim=True), length)
         first = region & (counted % seed == 0) if rule.seeded else None
         return block, torch.where(region, counted % size, -1), first
+
+    def _active(self) -> Bool[Tensor, "b L"]:
+        """The positions of each row's current block. Found once, until ``hidden`` changes."""
+        if self._inside is None:
+            self._inside = self.block == self.current()[:, None]
+        return self._inside
 
     def _stop_at_end(self) -> None:
         """Where the first end token has nothing hidden before it, the rest of the row is padding.

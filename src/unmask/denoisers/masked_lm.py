@@ -116,7 +116,8 @@ class MaskedLM(nn.Module):
         self, tokens: Int[Tensor, "B L"], attention: Bool[Tensor, "B L"] | None = None
     ) -> Float[Tensor, "B L D"]:
         """The trunk's last states. What stands in padding (``attention`` False) changes nothing."""
-        self.forwarded += len(tokens)
+        if not torch.compiler.is_compiling():  # a compiled graph would be made anew for every count
+            self.forwarded += len(tokens)
         if tokens.shape[1] > self.config.max_length:
             raise ValueError(f"a canvas of {tokens.shape[1]} positions exceeds the denoiser's {self.config.max_length}")
         padded = attention is not None and not bool(attention.all())

@@ -216,7 +216,6 @@ class Transformer(nn.Module):
                 "this denoiser's attention depends on the block that is being decoded: it works inside unmask(), generate() and "
                 "policy training, not on canvases alone"
             )
-        self.forwarded += len(tokens)
         if tokens.shape[1] > self.config.max_length:
             raise ValueError(f"a canvas of {tokens.shape[1]} positions exceeds the denoiser's {self.config.max_length}")
         places, packed = number_places(tokens, attention), None
@@ -224,7 +223,8 @@ class Transformer(nn.Module):
         if active is not None:
             packed = self._needed(active, attention)
             here, computed = (packed.take(x) for x in (places, tokens))
-        self.computed += computed.numel()
+        if not torch.compiler.is_compiling():  # a compiled graph would be made anew for every count
+            self.forwarded, self.computed = self.forwarded + len(tokens), self.computed + computed.numel()
         x = self.embedding(computed)
         if self.position is not None:
             x = x + self.position(here)

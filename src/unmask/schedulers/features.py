@@ -7,7 +7,6 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,6 +18,8 @@ from unmask.decoding.protocols import View
 from unmask.schedulers import heuristics
 
 FEATURES = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
+PRICED = ("confidence", "entropy", "margin", "logit")
+"""Features that are prices; ``logit`` is one of the general kind's."""
 BASES: dict[str, Callable[[View], Float[Tensor, "b L"]]] = {
     "confidence": heuristics.confidence,
     "uncertainty": heuristics.uncertainty,
@@ -60,45 +61,44 @@ def compute_features(view: View, names: Sequence[str]) -> Float[Tensor, "b L F"]
 
     ``names`` are among ``FEATURES``, ``hidden`` (the hidden bit) and ``logit`` (confidence as a logit).
     """
+    columns: dict[str, Tensor] = {"hidden": view.hidden}
+    if priced := [name for name in names if name in PRICED]:
+        values = torch.stack([_price_feature(name, view) for name in priced], dim=1)
+        if view.prices.altered:  # an end token that has no confidence by decree is as if it were not priced
+            values = values.masked_fill((view.prices.confidence == -torch.inf)[:, None], 0.0)
+        dense = values.new_zeros(*view.tokens.shape, len(priced)).index_put_(view.at, values)
+        columns |= dict(zip(priced, dense.unbind(-1), strict=True))
+    if "position" in names:
+        columns["position"] = _positions(view)
+    if "progress" in names:
+        columns["progress"] = _progress(view)[:, None].expand(view.tokens.shape)
+    if "left" in names or "right" in names:
+        columns["left"], columns["right"] = compute_distances(view)
+    return torch.cat([columns[name][..., None] for name in names], dim=-1).float()
+
+
+def _price_feature(name: str, view: View) -> Float[Tensor, "N"]:
     prices = view.prices
-    vocabulary = prices.vocabulary - len(view.denoiser.forbidden_ids)
-    log_size = torch.log(torch.tensor(float(max(2, vocabulary))))
-    packed: dict[str, Callable[[], Tensor]] = {
-        "confidence": lambda: prices.confidence,
-        "entropy": lambda: prices.entropy / log_size,
-        "margin": lambda: prices.margin,
-        "logit": lambda: compute_logit(prices.confidence) / 10,
-    }
-    distances = cache(lambda: compute_distances(view))
-    other: dict[str, Callable[[], Tensor]] = {
-        "position": lambda: _positions(view),
-        "progress": lambda: _progress(view)[:, None].expand(view.tokens.shape),
-        "left": lambda: distances()[0],
-        "right": lambda: distances()[1],
-        "hidden": lambda: view.hidden,
-    }
-    spread = [name for name in names if name in packed]
-    dense = None
-    if spread:
-        values = torch.stack([packed[name]() for name in spread], dim=1)
-        if prices.altered:  # an end token that has no confidence by decree is as if it were not priced
-            values = values.masked_fill((prices.confidence == -torch.inf)[:, None], 0.0)
-        dense = values.new_zeros(*view.tokens.shape, len(spread)).index_put_(view.at, values)
-    columns = [
-        other[name]()[..., None] if dense is None or name in other else dense[..., spread.index(name), None]
-        for name in names
-    ]
-    return torch.cat(columns, dim=-1).float()
+    if name == "entropy":
+        vocabulary = prices.vocabulary - len(view.denoiser.forbidden_ids)
+        return prices.entropy / torch.log(torch.tensor(float(max(2, vocabulary))))
+    if name == "logit":
+        return compute_logit(prices.confidence) / 10
+    return prices.margin if name == "margin" else prices.confidence
 
 
-def compute_distances(view: View) -> Float[Tensor, "2 b L"]:
+def compute_distances(view: View) -> tuple[Float[Tensor, "b L"], Float[Tensor, "b L"]]:
     """log₂(1 + steps to the nearest known token)/8 on either side. Padding is neither a known token nor a step."""
-    real, place, behind_all = _places(view)
-    known, device = real > view.hidden, view.tokens.device  # for booleans: and not
-    before = torch.where(known, place, constant(0, device)).cummax(1).values
-    behind = torch.where(known, place, constant(place.shape[1] + 1, device)).flip(1).cummin(1).values.flip(1)
-    behind = behind.minimum(behind_all)  # what follows the last token of a row ends it
-    return torch.log2(1.0 + torch.stack([place - before, behind - place]).clamp(min=0)) / 8
+    real, places, logarithms = _places(view)
+    known = real > view.hidden  # for booleans: and not
+    nearest = (torch.stack([known, known.flip(1)]) * places).cummax(2).values
+    left, right = logarithms[places - nearest].unbind(0)
+    return left, right.flip(1)
+
+
+def remember(view: View) -> None:
+    """Find what is found once while no row leaves: a compiled graph reads it."""
+    _positions(view), _progress(view), _places(view)
 
 
 def is_full(view: View) -> bool:
@@ -126,10 +126,14 @@ def _progress(view: View) -> Float[Tensor, "b"]:
     return 1 - view.remaining / known[1]
 
 
-def _places(view: View) -> tuple[Bool[Tensor, "b L"], Int[Tensor, "b L"], Int[Tensor, "b 1"]]:
-    """What is no padding, the number of each token in its row, 1 for the first, and that of what would follow the last."""
+def _places(view: View) -> tuple[Bool[Tensor, "b L"], Int[Tensor, "2 b L"], Float[Tensor, "n"]]:
+    """What is no padding; the number of each token in its row, from its left end and, in reverse, from its right one; the
+    logarithm of each distance."""
     known = view.memory.get("places")
     if known is None or known[0] is not view.rows:
         real = torch.ones_like(view.hidden) if view.attention is None else view.attention
-        known = view.memory["places"] = (view.rows, (real, real.long().cumsum(1), real.sum(1, keepdim=True) + 1))
+        place = real.long().cumsum(1)
+        places = torch.stack([place, (real.sum(1, keepdim=True) + 1 - place).flip(1)])
+        distances = torch.arange(real.shape[1] + 2, device=real.device)
+        known = view.memory["places"] = (view.rows, (real, places, torch.log2(1.0 + distances) / 8))
     return known[1]

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.decoding.guidance import DenoiserWrapper
+from unmask.decoding.guidance import DenoiserWrapper, with_inner_states
 from unmask.decoding.paces import take_best, take_first
 from unmask.decoding.protocols import Denoiser, Pace, Revision, View
 from unmask.decoding.standing import Standing
@@ -120,7 +120,8 @@ class LearnedPace:
         return self.policy.prices_all
 
     def __call__(self, view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
-        final = view.eligible & (self.policy(inner_view(view)).sigmoid() > (self.p or self.policy.config.sure))
+        sure = self.p or self.policy.config.sure
+        final = view.eligible & (self.policy(with_inner_states(view, view.denoiser)).sigmoid() > sure)
         return final | (take_best(view, keys) & ~final.any(1, keepdim=True))
 
 
@@ -131,7 +132,9 @@ def observe_standing(policy: OrderPolicy, view: View, standing: Standing) -> dic
     best, confidence = prices.best.clone(), prices.confidence.clone()
     best[known:], confidence[known:] = standing.token, standing.logp
     at = (torch.cat([view.at[0], standing.at[0]]), torch.cat([view.at[1], standing.at[1]]))
-    altered = replace(inner_view(view), at=at, prices=prices.alter(best=best, confidence=confidence))
+    altered = replace(
+        with_inner_states(view, view.denoiser), at=at, prices=prices.alter(best=best, confidence=confidence)
+    )
     seen = policy.observe(altered)
     if policy.network.reads_standing:
         seen["hidden"] = seen["confidence"].isfinite()
@@ -157,9 +160,3 @@ def take_rows(rows: Int[Tensor, "r"], view: View, standing: Standing) -> tuple[B
     of_tokens = {name: getattr(standing, name)[kept] for name in ("token", "reveal_logp")}
     of_rows = {name: getattr(standing, name)[rows] for name in ("quota", "left")}
     return kept, view, Standing(at=here, prices=standing.prices.take(kept), **of_tokens, **of_rows)
-
-
-def inner_view(view: View) -> View:
-    """With the states of the innermost denoiser, on which heads are trained."""
-    denoiser = view.denoiser
-    return replace(view, states=denoiser.states(view.states)) if isinstance(denoiser, DenoiserWrapper) else view

@@ -35,14 +35,15 @@ class PolicyNetwork(nn.Module):
 
     ``looks_around``: positions are compared, so those that cannot be chosen are priced, too. ``reads_standing``: of heads; tokens
     that stand are read like hidden positions. ``needs_board``: it fits denoisers of boards alone. ``predicts``: it learns the
-    tokens of hidden positions. ``per_token``: it has a vector for each token of every position; ``columns`` are those tokens.
-    ``readout`` is the last layer.
+    tokens of hidden positions. ``masks_padding``: a batch without padding is computed without a mask. ``per_token``: it has a
+    vector for each token of every position; ``columns`` are those tokens. ``readout`` is the last layer.
     """
 
     looks_around: ClassVar[bool] = False
     reads_standing: ClassVar[bool] = False
     needs_board: ClassVar[bool] = False
     predicts: ClassVar[bool] = False
+    masks_padding: ClassVar[bool] = False
     per_token: ClassVar[bool] = False
     columns: Tensor
     readout: nn.Linear
@@ -139,6 +140,7 @@ class Attentive(Statistics):
     """A small Transformer encoder: positions are scored relative to each other."""
 
     looks_around = True
+    masks_padding = True
 
     @classmethod
     def check(cls, config: PolicyConfig) -> None:
@@ -154,8 +156,7 @@ class Attentive(Statistics):
         self.readout = nn.Linear(width, 1)
 
     def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
-        real = seen.get("real")
-        padding = None if real is None or bool(real.all()) else ~real
+        padding = ~seen["real"] if "real" in seen else None
         x = self.body(self.enter(seen["features"], seen["tokens"]), src_key_padding_mask=padding)
         return self.readout(self.norm(x))[..., 0]
 

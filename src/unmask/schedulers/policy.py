@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.decoding.kv_store import Place
+from unmask.decoding.pricing import compile_once
 from unmask.decoding.protocols import Denoiser, View
 from unmask.schedulers.config import KINDS, PolicyConfig
 from unmask.schedulers.features import (
@@ -41,6 +42,9 @@ def choose_network(config: PolicyConfig) -> type[PolicyNetwork]:
 
 class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=["masked-diffusion", "decoding-order"]):
     """A Scheduler. ``policy(view)`` scores; ``observe`` and ``score`` are its two halves, for training on recorded states."""
+
+    compiles = True
+    """It takes ``compiled=True``."""
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -87,8 +91,11 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
             seen["states"] = view.states
         return {**seen, **self.network.observe(view)}
 
-    def score(self, seen: dict[str, Tensor], at: Place | None = None) -> Float[Tensor, "b L"]:
-        """u_φ: differentiable in φ, from an observation. ``at`` are its hidden positions, where they are known already."""
+    def score(self, seen: dict[str, Tensor], at: Place | None = None, padded: bool = False) -> Float[Tensor, "b L"]:
+        """u_φ: differentiable in φ, from an observation. ``at`` are its hidden positions, where they are known already; ``padded``:
+        some row is known to be, and the host does not wait to find out."""
+        if self.network.masks_padding and "real" in seen and not padded and bool(seen["real"].all()):
+            seen = {name: value for name, value in seen.items() if name != "real"}
         residual = self.network(seen, at)
         return residual + base_scores(seen) if self.config.residual else residual
 
@@ -107,15 +114,26 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         logits = residual + compute_logit(logp.clamp(min=-20.0))
         return confidence_logit(seen).index_put(at, logits.gather(1, logp.argmax(1, keepdim=True))[:, 0]), logits
 
-    def forward(self, view: View) -> Float[Tensor, "b L"]:
-        seen = self.observe(view)
-        if "real" in seen and is_full(view):
-            del seen["real"]
-        return self.score(seen, view.at if view.whole else None)
+    def forward(self, view: View, compiled: bool = False) -> Float[Tensor, "b L"]:
+        """``compiled`` runs few kernels, whose last bits may differ."""
+        full = is_full(view)
+        if compiled:
+            remember(view)
+            return compile_once(_judge)(self, view, full)
+        return _judge(self, view, full)
 
     def logv(self, scores: Float[Tensor, "b L"], seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
         """log v_φ(i | s): −inf off the candidates (Eq. masked_softmax)."""
         return (scores / self.config.temperature).masked_fill(~seen["eligible"], -torch.inf).log_softmax(1)
+
+
+def _judge(policy: OrderPolicy, view: View, full: bool) -> Float[Tensor, "b L"]:
+    seen = policy.observe(view)
+    if full:
+        seen.pop("real", None)
+    # Positions by themselves are scored where they are priced; those that are compared, wherever something is hidden.
+    at = view.at if view.whole or not policy.network.looks_around else None
+    return policy.score(seen, at, padded=not full)
 
 
 def fit_config(config: PolicyConfig, denoiser: Any, name: str) -> tuple[PolicyConfig, dict[str, Tensor]]:

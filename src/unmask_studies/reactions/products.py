@@ -70,7 +70,9 @@ class Products(GridStudy):
     def stage(self) -> SecondStage:
         stage = change_training(load_preset(self.tuning_preset, SecondStage, "finetune"), samples=self.samples)
         data = replace(cast(ReactionData, stage.data), file=str(self.train))
-        return replace(stage, denoiser=self.denoiser, data=data, validate=2)  # the study measures more than the stage does
+        return replace(
+            stage, denoiser=self.denoiser, data=data, validate=2
+        )  # the study measures more than the stage does
 
     def grid(self) -> list[Key]:
         """What every scheduler predicts, then what drawn orders add, which takes longest."""

@@ -21,6 +21,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
+from lm_eval.config.evaluate_config import EvaluatorConfig
 
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.placement import device_options, parse_dtype
@@ -81,6 +82,14 @@ class UnmaskLM(LM):
         self.max_length = max_length or longest or 4096
         self.settings = {"denoiser": self.name, "dtype": dtype, "max_length": self.max_length}
         self.session = session or Session()
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> UnmaskLM:
+        """lm-eval's way from its command: the device that it names if its user names none means the best one."""
+        given = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if given.get("device") == EvaluatorConfig().device:
+            del given["device"]
+        return cls(**arg_dict, **given)
 
     @property
     def cost(self) -> Cost:
