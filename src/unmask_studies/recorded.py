@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Literal
 
 from unmask.report.stored import parse, validate
-from unmask.report.study_sections import FORMAT, StudyCell, StudyTable, is_study, read_study
+from unmask.report.study_sections import FORMAT, Cell, Table, is_study, read_study
 from unmask.runs.atomic import atomic_write
-from unmask_studies.tables import Cell, Table, render_table
+from unmask_studies.tables import render_table
 
 MARK = re.compile(r"<!-- results: (?P<study>[\w-]+) -->\n(?P<inside>.*?)<!-- end -->", re.DOTALL)
 PLACE = re.compile(r" --out \S+| --resume\b")
@@ -48,9 +48,9 @@ class Recorded:
     study: str
     command: str
     version: str | None
-    tables: list[StudyTable]
+    tables: list[Table]
 
-    def find(self, title: str) -> StudyTable:
+    def find(self, title: str) -> Table:
         """The table of that title; else the only one whose title differs from it in numbers alone."""
         same = [table for table in self.tables if table.title == title]
         alike = same or [table for table in self.tables if _pattern(table.title) == _pattern(title)]
@@ -128,11 +128,7 @@ def update_pages(docs: Path, check: bool = False) -> list[str]:
 
 def _fill(mark: re.Match[str], tables: Path) -> str:
     found = read_recorded(tables / f"{mark['study']}.json").find(_title(mark))
-    cells: list[list[Cell | str]] = [
-        [Cell(cell.text, cell.strong) if isinstance(cell, StudyCell) else cell for cell in row] for row in found.rows
-    ]
-    table = render_table(Table(found.title, found.columns, cells))
-    return f"<!-- results: {mark['study']} -->\n\n{found.title}\n\n{table}\n\n<!-- end -->"
+    return f"<!-- results: {mark['study']} -->\n\n{found.title}\n\n{render_table(found)}\n\n<!-- end -->"
 
 
 def _title(mark: re.Match[str]) -> str:
@@ -143,7 +139,7 @@ def _pattern(title: str) -> str:
     return NUMBER.sub("#", title)
 
 
-def _plain(cell: StudyCell | str) -> object:
+def _plain(cell: Cell | str) -> object:
     """Text alone where a cell is not strong."""
     if isinstance(cell, str):
         return cell

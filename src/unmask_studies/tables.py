@@ -1,13 +1,13 @@
-"""Tables of studies: rows as mappings from column to cell, and the cells that most of them have."""
+"""The cells and tables that most studies have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from unmask.evaluation.evaluate import Report, Row
 from unmask.evaluation.statistics import Interval, wilson
 from unmask.report.numbers import excludes_zero, interval, percent_interval, points, won_lost
+from unmask.report.study_sections import Cell, Table, TableRow
 from unmask.report.tables import is_oracle
 from unmask_studies.reports import difference, find_leader
 
@@ -16,36 +16,10 @@ LEARNED = "learned"
 """The name of the policy that a study has trained for the task at hand."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A table's cell; ``strong`` only where a paired interval excludes 0."""
-
-    text: str
-    strong: bool = False
-
-
-TableRow = Mapping[str, Cell | str]
-"""Column → cell; plain text is a cell that is not strong."""
 Limits = tuple[float, float, float]
 """A value and its interval."""
 PaperNumbers = Mapping[str, tuple[float, float | None]]
 """The paper's own numbers by scheduler: problems and cells, %."""
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    columns: list[str]
-    rows: list[list[Cell | str]]
-    note: str = ""
-
-    @classmethod
-    def of(cls, title: str, rows: Sequence[TableRow], note: str = "") -> Table:
-        """The columns are those of the first row; every row must have the same."""
-        columns = list(rows[0]) if rows else []
-        if wrong := [row for row in rows if list(row) != columns]:
-            raise ValueError(f"table {title!r}: expected the columns {columns} in every row, got {list(wrong[0])}")
-        return cls(title, columns, [list(row.values()) for row in rows], note)
 
 
 def to_markdown(tables: Sequence[Table], command: str) -> str:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from support.commands import Call
 from support.forks import fork_command, latest_step
 from unmask.cli import main as cli
 from unmask.cli.shell import list_options, parse, resolve
+from unmask.decoding.options import Decoding
 from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.report.terminal import tables as terminal
@@ -201,6 +202,24 @@ def test_every_boolean_option_works_in_both_directions(command_and_study: str) -
             for part in options[flag].get_output_key().replace("-", "_").split("."):
                 value = getattr(value, part)
             assert value is not negative, flag
+
+
+@pytest.mark.parametrize("name", ["decode", "evaluate", "generate", "lm-eval", "react", "trace", "train"])
+def test_every_command_that_decodes_takes_every_decoding_option(name: str) -> None:
+    """An option is declared in ``Decoding`` alone; here it may have a prefix, such as ``--decoding.cache``."""
+    known = {
+        flag.lstrip("-").rpartition(".")[2].replace("-", "_") for flag in list_options(resolve(cli.COMMANDS[name], []))
+    }
+    assert {field.name for field in fields(Decoding)} - known == set()
+
+
+def test_rows_of_an_evaluation_have_a_decoding_in_common() -> None:
+    words = ["evaluate", "--decoding.cache", "dual", "--decoding.block", "9", "--steps", "20", "--pace", "factor"]
+    base = Decoding(block=9, cache="dual")
+    rows = parse(cli.COMMANDS, "unmask", words).decodings
+    assert rows == {"20 steps": replace(base, steps=20), "factor": replace(base, pace="factor")}
+    assert parse(cli.COMMANDS, "unmask", words[:5]).decodings == {"blocks of 9": base}
+    assert parse(cli.COMMANDS, "unmask", words[:1]).decodings == {"sequential": Decoding()}
 
 
 def test_an_option_overrides_a_boolean_of_a_preset(tmp_path: Path) -> None:

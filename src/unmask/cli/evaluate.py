@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -38,7 +38,7 @@ class Evaluate:
 
     $ unmask evaluate --denoiser sudoku-9x9-imperfect --limit 500
     $ unmask evaluate --data puzzles.csv --schedulers confidence,margin,gt_logp --json out.json
-    $ unmask evaluate --steps 20 10 --schedulers confidence,entropy
+    $ unmask evaluate --steps 20 10 --schedulers confidence,entropy --decoding.block 27
     $ unmask evaluate --denoiser sudoku-9x9-imperfect --schedulers confidence,sas --json out.json --traces traces
     $ unmask evaluate --task reaction --denoiser models/rxnmapper --data reactions.csv --hide 0.7
 
@@ -62,6 +62,7 @@ class Evaluate:
     """Rules for how many per step (threshold:p=0.9, factor, entropy_bound, kl_stable, less, dilated); several give several rows."""
     revision: tuple[str, ...] = ()
     """Rules that take revealed tokens back (t2t, t2m:p=0.9, remdm_conf, p2, doubt); several give several rows."""
+    decoding: Decoding = field(default_factory=Decoding)  # What all rows have in common.
     baseline: str | None = None
     """The scheduler that the others are compared with, puzzle by puzzle; confidence by default, if it is among them."""
     limit: int = 200  # How many problems.
@@ -123,11 +124,12 @@ class Evaluate:
     @property
     def decodings(self) -> dict[str, Decoding]:
         """A row of the table each."""
-        decodings = {f"block {b}": Decoding(block=b) for b in self.blocks}
-        decodings |= {f"{t} steps": Decoding(steps=t) for t in self.steps}
-        decodings |= {name: Decoding(pace=name) for name in self.pace}
-        decodings |= {name: Decoding(revision=name) for name in self.revision}
-        return decodings or {"sequential": Decoding()}
+        base = self.decoding
+        decodings = {f"block {b}": replace(base, block=b) for b in self.blocks}
+        decodings |= {f"{t} steps": replace(base, steps=t) for t in self.steps}
+        decodings |= {name: replace(base, pace=name) for name in self.pace}
+        decodings |= {name: replace(base, revision=name) for name in self.revision}
+        return decodings or {"sequential" if base == Decoding() else base.describe(): base}
 
     def _check_outputs(self) -> None:
         """Before minutes of work, not after."""

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from rich.text import Text
 
 from unmask.cli.shell import Inline, console, moving_picture, require_new_folder
+from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import Step
 from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
@@ -86,7 +87,7 @@ class Generate:
             part = prompts[start : start + batch]
             inputs: list[Any] = [as_turns(prompt) for prompt in part] if self.chat else part
             # The seeds of `unmask evaluate`: the batch size changes nothing.
-            seeds = [self.seed * 2**32 + start + row for row in range(len(part))]
+            seeds = row_seeds(self.seed, range(start, start + len(part))).tolist()
             if self.infill:
                 canvas, complete = gap_canvas(model, words, inputs), infill
             else:

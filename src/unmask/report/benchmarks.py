@@ -15,8 +15,8 @@ import numpy as np
 
 from unmask.decoding.options import Decoding
 from unmask.evaluation.evaluate import Measurement, Report, Versus, make_row
+from unmask.report.cases import is_learned
 from unmask.report.stored import parse
-from unmask.schedulers.loading import SCHEDULERS
 
 BASELINE = "confidence"
 DEFAULTS = {option.name: option.default for option in fields(Decoding)}
@@ -40,7 +40,7 @@ class Benchmark:
     def scheduler(self) -> str:
         """Its name, or for a learned policy the name of its run."""
         name = self.answers["scheduler"]
-        return name if is_heuristic(name) else Path(name).name
+        return Path(name).name if is_learned(name) else name
 
     @property
     def decoding(self) -> str:
@@ -59,13 +59,9 @@ class Benchmark:
         return (results["task"], results["model"]["denoiser"], results["shots"], *prompts, tuple(sorted(self.solved)))
 
 
-def is_heuristic(scheduler: str) -> bool:
-    return scheduler.partition(":")[0] in SCHEDULERS
-
-
 def published_key(scheduler: str) -> str:
     """The name that a paper's table has for a scheduler: a learned policy is ``sas``, one that reads hidden states ``hidden``."""
-    if is_heuristic(scheduler):
+    if not is_learned(scheduler):
         return scheduler
     for place in (Path(scheduler) / "policy" / "config.json", Path(scheduler) / "config.json"):
         if place.is_file() and parse(place.read_bytes()).get("kind") == "hidden":

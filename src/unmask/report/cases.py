@@ -12,8 +12,7 @@ from dataclasses import replace
 from itertools import chain, zip_longest
 from pathlib import Path
 
-import torch
-
+from unmask.decoding.draws import row_seeds
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Denoiser, Scheduler, Task
 from unmask.evaluation.evaluate import Report, Row
@@ -37,7 +36,7 @@ def select_pair(report: Report, decoding: str) -> tuple[Row, Row]:
 
 def is_learned(scheduler: str) -> bool:
     """A shipped policy, or the folder of one: any name that is not a heuristic's."""
-    return scheduler == "sas" or scheduler.partition(":")[0] not in SCHEDULERS
+    return scheduler.partition(":")[0] not in SCHEDULERS
 
 
 def group_by_outcome(row: Row, base: Row) -> dict[str, list[int]]:
@@ -74,7 +73,7 @@ def record_cases(
         slug = "" if len(decodings) == 1 else "-" + re.sub(r"[^\w.=-]+", "-", name)
         for row in most_informative_problems(report, name, count):
             out = folder / f"{row + 1:04d}{slug}.json"
-            canvas = task.canvas([row]).seeded(torch.tensor([report.seed * 2**32 + row]))
+            canvas = task.canvas([row]).seeded(row_seeds(report.seed, [row]))
             canvas = canvas.to(getattr(denoiser, "device", "cpu"))
             problems = [problem_name(report.source, row)]
             (one,) = trace.record(

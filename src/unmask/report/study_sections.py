@@ -1,8 +1,9 @@
-"""A study's folder in a report: its tables, and its figures as images, which run no scripts."""
+"""Tables of studies, and a study's folder in a report: its tables, and its figures as images, which run no scripts."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,19 +14,31 @@ FORMAT = "unmask study 1"
 
 
 @dataclass(frozen=True)
-class StudyCell:
+class Cell:
+    """A table's cell; ``strong`` only where a paired interval excludes 0."""
+
     text: str
     strong: bool = False
 
 
-@dataclass(frozen=True)
-class StudyTable:
-    """Each of the ``rows`` has a cell per column; text alone is a cell that is not strong."""
+TableRow = Mapping[str, Cell | str]
+"""Column → cell; plain text is a cell that is not strong."""
 
+
+@dataclass(frozen=True)
+class Table:
     title: str
     columns: list[str]
-    rows: list[list[StudyCell | str]]
-    note: str
+    rows: list[list[Cell | str]]
+    note: str = ""
+
+    @classmethod
+    def of(cls, title: str, rows: Sequence[TableRow], note: str = "") -> Table:
+        """The columns are those of the first row; every row must have the same."""
+        columns = list(rows[0]) if rows else []
+        if wrong := [row for row in rows if list(row) != columns]:
+            raise ValueError(f"table {title!r}: expected the columns {columns} in every row, got {list(wrong[0])}")
+        return cls(title, columns, [list(row.values()) for row in rows], note)
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,7 @@ class StudyResult:
     format: Literal["unmask study 1"]
     study: str
     command: str
-    tables: list[StudyTable]
+    tables: list[Table]
     figures: list[str]
 
 
