@@ -146,3 +146,23 @@ def test_copies_inside_policies(
     with pytest.raises(ValueError, match=r"does not fit its configuration|has no copy of") as refused:
         load_scheduler(str(tmp_path / "p"))
     assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "blocks"),
+    [
+        ("sas-rxnmapper", {}, {"vocab_size": 20}),  # fewer than the tokens that its probe shows it
+        ("sas-rxnmapper", {"mask_id": 10**9}, {}),
+        ("sas-rxnmapper", {"mask_id": -5}, {}),
+        ("sas-general-sudoku-9x9-imperfect", {}, {"grid": 3}),
+    ],
+)
+def test_copies_that_do_not_fit(policy: str, changes: dict, blocks: dict, tmp_path: Path) -> None:
+    if policy == "sas-rxnmapper":
+        pytest.importorskip("transformers")
+    shutil.copytree(POLICIES / policy, tmp_path / "p")
+    stored = json.loads((tmp_path / "p" / "config.json").read_text())["blocks"]
+    rewritten(tmp_path / "p" / "config.json", **changes, blocks=stored | blocks)
+    with pytest.raises(ValueError, match=r"is not an order policy|which the denoiser has not") as refused:
+        load_scheduler(str(tmp_path / "p"), load_denoiser("sudoku-9x9-imperfect"))
+    assert len(str(refused.value).splitlines()) == 1

@@ -123,7 +123,7 @@ def _load_policy(folder: Path, denoiser: Denoiser | None, purpose: str = "order"
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # the hub's loader prints, a library does not
             policy = OrderPolicy.from_pretrained(str(folder), strict=True)
-    except (OSError, TypeError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, TypeError, LookupError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"{folder} is not an order policy: {str(error).strip().splitlines()[0]}") from error
     if policy.config.purpose != purpose:
         raise ValueError(f"{folder} was learned for another purpose: expected {purpose}, got {policy.config.purpose}")

@@ -78,6 +78,9 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
             raise ValueError(
                 f"this policy reads states of width {c.hidden_width} ({c.denoiser}), the denoiser's have {width}"
             )
+        grid = (c.blocks or {}).get("grid")
+        if grid is not None and grid != getattr(getattr(denoiser, "config", None), "grid", grid):
+            raise ValueError(f"this policy looks along the units of a board of size {grid}, which the denoiser has not")
         return self
 
     def observe(self, view: View) -> dict[str, Tensor]:
