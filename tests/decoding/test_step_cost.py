@@ -73,6 +73,18 @@ def test_a_step_waits_once(denoiser: Transformer, decoding: Decoding, kernels: i
     assert found <= kernels
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_padded_batch_waits_once(denoiser: Transformer, dtype: torch.dtype) -> None:
+    """Where a batch is padded is found once, not in every forward, nor by a policy that attends."""
+    tokens = canvas().tokens
+    attention = torch.ones_like(tokens, dtype=torch.bool)
+    attention[0, :2] = False
+    padded = Canvas(tokens, attention=attention)
+    for scheduler in (confidence, there(make_policy(denoiser, "transformer"))):
+        steps = count_steps(there(copy.deepcopy(denoiser).to(dtype)), scheduler, padded, Decoding())
+        assert max(sum(step.syncs.values()) for step in steps) == 1, steps[0].syncs
+
+
 def test_the_record_of_states_costs_no_sync(denoiser: Transformer) -> None:
     found, syncs = most(denoiser, margin, Decoding(), record=True)
     assert (found <= 53, syncs) == (True, 1)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from unmask.decoding.kv_store import Exchange, Packed, Window
 from unmask.decoding.protocols import Focus
@@ -21,6 +23,8 @@ from unmask.denoisers.rotary import rotary, turn
 
 Spans = list[tuple[slice, Tensor]]
 """Where the real tokens of a padded batch stand, and the rows in which they stand there."""
+ANSWERS: Any = WeakTensorKeyDictionary()
+"""What the host knows of tensors that are alive: their version, and the answers to questions about it."""
 
 
 def make_attend(
@@ -40,9 +44,9 @@ def make_attend(
         # In three dimensions it would miss the fused kernel.
         mask = related[None] if packed is None else packed.seen_by(related)
     spans: Spans | None = None
-    if attention is not None and not bool(attention.all()):
-        if mask is None and packed is None and dtype != torch.float32:
-            spans = _find_spans(attention)
+    if attention is not None and is_padded(attention):
+        if mask is None and packed is None and dtype != torch.float32 and not torch.compiler.is_compiling():
+            spans = _ask_once(attention, _find_spans)
         if spans is None:
             seen = attention[:, None, None, :]
             mask = seen if mask is None else seen & mask
@@ -83,6 +87,27 @@ def _limit(
         inside = focus.active[:, None, None, :] & focus.active[:, None, :, None]
         return inside | (places[:, None, None, :] <= here[:, None, :, None])
     return None
+
+
+def is_padded(attention: Bool[Tensor, "B L"]) -> bool:
+    """Whether some row is padded; a graph that is being compiled serves those that are, and so all."""
+    return torch.compiler.is_compiling() or _ask_once(attention, _has_padding)
+
+
+def _has_padding(attention: Bool[Tensor, "B L"]) -> bool:
+    return not bool(attention.all())
+
+
+def _ask_once(attention: Bool[Tensor, "B L"], question: Callable[[Tensor], Any]) -> Any:
+    """An answer for which the host waits, found once for a tensor that does not change: in all steps in which no row leaves."""
+    if attention.is_inference():  # whose changes are not counted
+        return question(attention)
+    version, answers = ANSWERS.get(attention, (None, {}))
+    if version != attention._version:
+        version, answers = ANSWERS[attention] = (attention._version, {})
+    if question not in answers:
+        answers[question] = question(attention)
+    return answers[question]
 
 
 def _find_spans(attention: Bool[Tensor, "B L"]) -> Spans | None:

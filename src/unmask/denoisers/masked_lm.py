@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from unmask.denoisers.attention import is_padded
 from unmask.denoisers.checkpoint import Checkpoint, Shape, SkipInitialisation, read_json, require_plausible_size
 from unmask.runs.jsonable import flatten
 
@@ -120,7 +121,7 @@ class MaskedLM(nn.Module):
             self.forwarded += len(tokens)
         if tokens.shape[1] > self.config.max_length:
             raise ValueError(f"a canvas of {tokens.shape[1]} positions exceeds the denoiser's {self.config.max_length}")
-        padded = attention is not None and not bool(attention.all())
+        padded = attention is not None and is_padded(attention)
         if padded and not self.pads:
             raise ValueError(
                 f"the rows of {type(self.model).__name__} change when they are padded: decode canvases of one length at a time"
