@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from jaxtyping import Bool
 from torch import Tensor
@@ -29,7 +30,8 @@ def prepare(
     ``forbid_padding``: padding that does not end texts is never revealed.
     """
     if decoding.compile and getattr(scheduler, "compiles", False):
-        scheduler = wrap_scheduler(scheduler, partial(scheduler, compiled=True))
+        compiled: Any = scheduler
+        scheduler = wrap_scheduler(scheduler, partial(compiled, compiled=True))
     altered = decoding.ends != "allow" or decoding.min_length > 0 or forbid_padding
     if decoding.cache == "none" and decoding.guidance == 0 and not altered:
         return denoiser, scheduler, decoding

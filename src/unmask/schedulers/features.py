@@ -98,7 +98,8 @@ def compute_distances(view: View) -> tuple[Float[Tensor, "b L"], Float[Tensor, "
 
 def remember(view: View) -> None:
     """Find what is found once while no row leaves: a compiled graph reads it."""
-    _positions(view), _progress(view), _places(view)
+    for find in (_positions, _progress, _places):
+        find(view)
 
 
 def is_full(view: View) -> bool:

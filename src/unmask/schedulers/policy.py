@@ -28,6 +28,7 @@ from unmask.schedulers.features import (
     hidden_places,
     is_full,
     observe_base,
+    remember,
 )
 from unmask.schedulers.general import General
 from unmask.schedulers.networks import PolicyNetwork
