@@ -130,6 +130,30 @@ def test_a_learned_pace_reveals_what_is_final() -> None:
         assert (trajectory.step.amax(1) + 1).tolist() == steps
 
 
+def test_a_pace_that_walks_ends_at_the_first_position_that_is_not_final() -> None:
+    """Down the scheduler's ranking; the probability is the head's own where the decoding names none."""
+    denoiser, options = load_denoiser(NAME), KINDS["grid"]
+    sets, walk = head("pace", sure=0.5, **options), head("pace", sure=0.5, walks=True, **options)
+    views: list[tuple[View, Tensor]] = []
+
+    def collect(view: View) -> dict[str, Tensor]:
+        views.append((view, sets(view).sigmoid()))
+        return {}
+
+    unmask(denoiser, confidence, CANVAS, Decoding(), observe=collect)
+    for view, final in views:
+        middle = float(final[view.eligible].median())
+        keys = confidence(view).masked_fill(~view.eligible, -torch.inf)
+        found = LearnedPace(walk, middle)(view, keys, view.quota)
+        for row in range(len(view.rows)):
+            ranking = keys[row].sort(descending=True, stable=True).indices[: int(view.eligible[row].sum())].tolist()
+            count = next((n for n, position in enumerate(ranking) if final[row, position] <= middle), len(ranking))
+            assert torch.nonzero(found[row])[:, 0].tolist() == sorted(ranking[: max(count, 1)])
+    for policy in (sets, walk):
+        own, named = (unmask(denoiser, confidence, CANVAS, Decoding(pace=LearnedPace(policy, p))) for p in (0.0, 0.5))
+        assert torch.equal(own.step, named.step)
+
+
 @pytest.mark.parametrize("settled", [1.0, 0.02])
 def test_a_token_is_settled_that_is_nearly_as_likely_in_its_turn(settled: float) -> None:
     """Against the distributions of every state, forwarded again."""

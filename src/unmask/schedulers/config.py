@@ -27,7 +27,8 @@ class PolicyConfig:
     copy of the denoiser that the kind ``opinion`` is (:mod:`.opinion`), which reads the tokens alone.
     ``blockwise``: in blocks, a policy reads the prices of its block alone, and the head is not computed for the rest.
     ``purpose``: an order, or what a head says of each token (:mod:`.heads`). ``sure``: the probability above which a pace holds a
-    token to be final, where the decoding names none. ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
+    token to be final, where the decoding names none; one that ``walks`` ends at the scheduler's first position that is not.
+    ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
     """
 
     kind: str = "grid"
@@ -52,6 +53,7 @@ class PolicyConfig:
     denoiser: str = ""
     purpose: str = "order"
     sure: float = 0.99
+    walks: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))  # JSON brings a list

@@ -42,7 +42,8 @@ def doubt(p: float = 0.7, keep: float = 0.25, blame: float = 0.5, after: float =
 def learned(p: float = 0.0, head: str = "") -> Pace:
     """Reveal the positions whose likeliest token is final with probability > p; the best one in rows where none is.
 
-    0 is the probability that was chosen for the head. ``head`` is a folder; by default the shipped one.
+    A head that walks goes down the scheduler's ranking and stops at the first that is not. 0 is the probability that was chosen
+    for the head. ``head`` is a folder; by default the shipped one.
     """
     return Bindable("pace", head, lambda policy: LearnedPace(policy, p))
 
@@ -122,6 +123,9 @@ class LearnedPace:
     def __call__(self, view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
         sure = self.p or self.policy.config.sure
         final = view.eligible & (self.policy(with_inner_states(view, view.denoiser)).sigmoid() > sure)
+        if self.policy.config.walks:
+            ranking = keys.sort(dim=1, descending=True, stable=True).indices
+            return take_first(final.gather(1, ranking).long().cumprod(1).sum(1).clamp(min=1), keys) & view.eligible
         return final | (take_best(view, keys) & ~final.any(1, keepdim=True))
 
 
