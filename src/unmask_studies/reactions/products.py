@@ -28,7 +28,7 @@ from unmask_studies.reactions.study import BATCH, SEEN, measure_reactions
 from unmask_studies.reactions.task import ReactionData, ReactionTask
 from unmask_studies.reports import get_denoiser
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results
-from unmask_studies.tables import Table, TableRow, count_limits, label, points_gap
+from unmask_studies.tables import Cell, Table, TableRow, count_limits, label, points_gap
 from unmask_studies.training_runs import is_finished
 
 PUBLISHED, RANDOM = "as published", "random masks"
@@ -112,15 +112,17 @@ class Products(GridStudy):
         for model in self.models:
             for scheduler in self.schedulers:
                 one = results[model, scheduler]
-                before = results[PUBLISHED, scheduler]
-                against = paired_bootstrap(np.array(one["exact"]), np.array(before["exact"]))
                 limits = count_limits(sum(one["exact"]), len(one["exact"]))
                 rows.append(
                     {
                         "tuned on": _describe(model),
                         "decoded by": label(scheduler),
                         "top-1 %": percent_interval(*limits),
-                        "against as published, paired": "" if model == PUBLISHED else points_gap(against),
+                        "against as published, paired": _gap(results, (model, scheduler), (PUBLISHED, scheduler)),
+                        "against random masks": _gap(results, (model, scheduler), (RANDOM, scheduler)),
+                        f"against {label(self.schedulers[0])}": _gap(
+                            results, (model, scheduler), (model, self.schedulers[0])
+                        ),
                         "valid %": percent(np.mean(one["valid"])),
                         "atoms conserved %": percent(np.mean(one["conserved"])),
                     }
@@ -168,6 +170,13 @@ def _tabulate_draws(where: str, drawn: dict[str, list[list[bool]]], seed: int) -
     ]
     note = f"The first answer is confidence's, the others follow orders that confidence draws at temperature 1. {SEEN}"
     return Table.of(f"Drawn orders: {where}, n = {n:,}, seed {seed}", rows, note)
+
+
+def _gap(results: Results, one: Key, other: Key) -> Cell | str:
+    """The paired difference; nothing where the other is the same, not measured, or, of a model as published, tuned."""
+    if one == other or other not in results or (one[0] == PUBLISHED and other[0] != PUBLISHED):
+        return ""
+    return points_gap(paired_bootstrap(*(np.array(results[key]["exact"]) for key in (one, other))))
 
 
 def _describe(model: str) -> str:
