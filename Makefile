@@ -84,9 +84,9 @@ mutants: env ## mutation tests of the decoding loop and of policy training; cont
 	$(THREADS) $(BIN)/mutmut run $(MUTANTS)
 	$(BIN)/mutmut export-cicd-stats && cat mutants/mutmut-cicd-stats.json
 
-fuzz: env ## coverage-guided fuzzing of every reader of untrusted files (SECONDS=60 for each; TARGETS=trace)
+fuzz: env ## coverage-guided fuzzing of every reader of untrusted files (SECONDS=60 for each; TARGETS=trace; CORPORA=folder goes on from there)
 	$(BIN)/pip install --quiet atheris
-	OMP_NUM_THREADS=1 $(BIN)/python fuzz/run.py $(TARGETS) -max_total_time=$(SECONDS)
+	OMP_NUM_THREADS=1 $(BIN)/python fuzz/run.py $(TARGETS) -max_total_time=$(SECONDS) $(if $(CORPORA),--corpora=$(CORPORA))
 
 lint: env ## ruff, import-linter, pyright, and oxlint for the JavaScript
 	$(BIN)/ruff check .

@@ -15,9 +15,10 @@ with atheris.instrument_imports(include=["unmask", "json", "csv", "tomllib"], ex
     import targets
 
 
-def fuzz(name: str, options: list[str]) -> None:
+def fuzz(name: str, options: list[str], corpora: Path) -> None:
     """Never returns: libFuzzer ends the process, with a code other than 0 if it has found something."""
-    corpus = Path(tempfile.mkdtemp(prefix=f"corpus-{name}-"))
+    corpus = corpora / name
+    corpus.mkdir(parents=True, exist_ok=True)
     for number, content in enumerate(targets.seeds()[name]):
         (corpus / str(number)).write_bytes(content)
     targets.place.cache_clear()  # files of its own: targets run side by side
@@ -37,7 +38,9 @@ def once(name: str, content: bytes) -> None:
 
 def main() -> None:
     names = [word for word in sys.argv[1:] if not word.startswith("-")] or list(targets.TARGETS)
-    options = [word for word in sys.argv[1:] if word.startswith("-")]
+    kept = [word.removeprefix("--corpora=") for word in sys.argv[1:] if word.startswith("--corpora=")]
+    corpora = Path(kept[-1] if kept else tempfile.mkdtemp(prefix="fuzz-corpora-"))
+    options = [word for word in sys.argv[1:] if word.startswith("-") and not word.startswith("--corpora=")]
     if unknown := set(names) - set(targets.TARGETS):
         sys.exit(f"no target {', '.join(sorted(unknown))}: expected some of {', '.join(targets.TARGETS)}")
     for name in names:  # what is compiled is compiled once, outside the time limit
@@ -50,7 +53,7 @@ def main() -> None:
             log = os.open(LOGS / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            fuzz(name, options)
+            fuzz(name, options, corpora)
             os._exit(0)
         children[child] = name
     failed = []

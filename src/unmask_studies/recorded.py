@@ -158,6 +158,8 @@ def main(arguments: Sequence[str]) -> int:
         if not 1 <= len(places) <= 2 or (check and len(places) > 1):
             raise ValueError("expected docs, docs and a folder of studies, or docs and --check")
         docs = places[0]
+        if not docs.is_dir():
+            raise ValueError(f"expected the folder of the documentation, got {docs}")
         for file in record_studies(places[1], docs) if len(places) > 1 else ():
             print(f"recorded {file}")
         changed = update_pages(docs, check)

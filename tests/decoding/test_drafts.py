@@ -115,6 +115,14 @@ def test_drafts_beside_the_chain_follow_a_swap() -> None:
     assert drafted.denoiser_calls > plain.denoiser_calls
 
 
+def test_a_draft_without_end_is_refused() -> None:
+    """Its plans alone would fill the memory."""
+    with pytest.raises(ValueError, match="draft: expected a number less than or equal to 64, got int 100000"):
+        Decoding(draft=100_000)
+    denoiser = load_denoiser("sudoku-4x4-imperfect")
+    assert_lossless(denoiser, confidence, BOARD, Decoding(), draft=64)
+
+
 def test_a_cache_cannot_be_drafted() -> None:
     with pytest.raises(ValueError, match="draft is 4, but the states of cache 'dual' depend on what came before"):
         Decoding(cache="dual", draft=4)

@@ -137,6 +137,7 @@ def test_errors_are_one_line(docs: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "small.json: No such file or directory; expected a recorded study" in refused(docs, "--check")
     assert "expected a folder of studies" in refused(docs, tmp_path / "nothere")
     assert "expected docs, docs and a folder" in refused()
+    assert "expected the folder of the documentation" in refused(tmp_path / "nothere", "--check")
     other = study(tmp_path / "other" / "small", "another title")
     assert "expected one table of the study small with the title '4x4: solved %" in refused(docs, other)
     assert not (docs / "tables" / "small.json").exists()

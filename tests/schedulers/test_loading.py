@@ -102,6 +102,7 @@ def test_options_reach_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
         "built:tau=-1": "tau must be a number of at least 0",
         "built:tau=nan": "tau must be a number of at least 0, got 'nan'",
         "built:tau=inf": "tau must be a number of at least 0",
+        "built:tau=1e308": "tau must be a number of at least 0 and at most 1e+30, got '1e308'",
         "built:tau=": "tau must be a number",
         "built:table=3": "no option 'table=3': it takes k=5, tau=1.0",
         "built:tua=3": "no option 'tua=3': it takes k=5, tau=1.0; did you mean 'tau'",

@@ -109,7 +109,8 @@ def _describe(error: BaseException) -> tuple[str | None, int]:
     # Only devices have an exception of their own for it in torch; the CPU's allocator raises a RuntimeError.
     own = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if own or "can't allocate memory" in str(error):
-        return f"out of memory ({str(error).partition(chr(10))[0]}): use smaller batches or sizes", 2
+        reason = str(error).partition("\n")[0]
+        return f"out of memory{f' ({reason})' if reason else ''}: use smaller batches or sizes", 2
     return None, 1
 
 

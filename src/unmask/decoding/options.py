@@ -57,7 +57,7 @@ class Decoding:
     share: bool = False
     revision: str | Revision | None = None
     revision_budget: NonNegative = 3.0
-    draft: Count = 1
+    draft: Annotated[int, pydantic.Field(ge=1, le=64)] = 1  # the plans of a draft grow with its cube
     compile: bool = False
 
     def __post_init__(self) -> None:

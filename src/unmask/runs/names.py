@@ -85,12 +85,13 @@ def build(spec: str, table: Mapping[str, Callable[..., Any]], kind: str) -> Any:
 
 
 def _number(text: str, kind: type, what: str) -> int | float:
-    """A count (at least 1) or a finite number (at least 0): no option of a scheduler or a pace is anything else."""
+    """A count (at least 1) or a number (at least 0) that float32 holds: no option of a scheduler or a pace is anything else."""
     try:
         value = kind(text)
     except ValueError:
         value = math.nan
-    least = 1 if kind is int else 0
-    if not least <= value < math.inf:
-        raise ValueError(f"{what} must be a {'whole ' if kind is int else ''}number of at least {least}, got {text!r}")
+    least, most = (1, 2**31 - 1) if kind is int else (0, 1e30)
+    if not least <= value <= most:
+        sort, limit = "whole number" if kind is int else "number", f" and at most {most:g}" if value > most else ""
+        raise ValueError(f"{what} must be a {sort} of at least {least}{limit}, got {text[:40]!r}")
     return value
