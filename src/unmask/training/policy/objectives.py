@@ -65,7 +65,7 @@ def policy_loss(
         hidden = seen["hidden"]
         predicted = scores[hidden] if logits is None else logits
         if config.label == "tokens":
-            target = (seen["truth"][hidden][:, None] == policy.network.columns).float()
+            target = (seen["truth"][hidden][:, None] == policy.network.get_buffer("columns")).float()
         elif config.label == "right":
             target = (rollout.truth_margin[rows][hidden] > 0).float()
         else:
