@@ -29,7 +29,7 @@ def prepare(
     ``forbid_padding``: padding that does not end texts is never revealed.
     """
     if decoding.compile and getattr(scheduler, "compiles", False):
-        scheduler = wrap_scheduler(scheduler, partial(scheduler, compiled=True))
+        scheduler = wrap_scheduler(scheduler, partial(scheduler, compiled=True))  # pyright: ignore[reportCallIssue]
     altered = decoding.ends != "allow" or decoding.min_length > 0 or forbid_padding
     if decoding.cache == "none" and decoding.guidance == 0 and not altered:
         return denoiser, scheduler, decoding

@@ -365,7 +365,8 @@ def _distances(view: View) -> tuple[Float[Tensor, "b L"], Float[Tensor, "b L"]]:
 
 def remember(view: View) -> None:
     """Find what is found once while no row leaves: a compiled graph reads it."""
-    _positions(view), _progress(view), _places(view)
+    for find in (_positions, _progress, _places):
+        find(view)
 
 
 def _places(view: View) -> tuple[Bool[Tensor, "b L"], Int[Tensor, "2 b L"], Float[Tensor, "n"]]:
