@@ -28,8 +28,7 @@ def prepare(
 
     ``forbid_padding``: padding that does not end texts is never revealed.
     """
-    if decoding.compile and getattr(scheduler, "compiles", False):
-        scheduler = wrap_scheduler(scheduler, partial(scheduler, compiled=True))  # pyright: ignore[reportCallIssue]
+    scheduler = _compile(scheduler) if decoding.compile else scheduler
     altered = decoding.ends != "allow" or decoding.min_length > 0 or forbid_padding
     if decoding.cache == "none" and decoding.guidance == 0 and not altered:
         return denoiser, scheduler, decoding
@@ -49,6 +48,13 @@ def prepare(
         scheduler, decoding = discount_ends(scheduler, decoding)
     assert isinstance(inner, DenoiserWrapper)
     return inner, score_inner_states(scheduler, inner), decoding
+
+
+def _compile(scheduler: Scheduler) -> Scheduler:
+    """One that runs as a compiled graph, where it says that it can."""
+    if not getattr(scheduler, "compiles", False):
+        return scheduler
+    return wrap_scheduler(scheduler, partial(scheduler, compiled=True))  # pyright: ignore[reportCallIssue]
 
 
 def _start(canvas: Canvas, mask_id: int) -> int:

@@ -248,9 +248,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
             scores = self.network(*inputs, at)
             residual = scores.new_zeros(seen["hidden"].shape).index_put(at, scores)
         else:
-            real = seen.get("real")
-            full = real is not None and not padded and bool(real.all())
-            residual = self.network(seen["features"], seen["tokens"], None if full else real)
+            residual = self.network(seen["features"], seen["tokens"], _find_padding(seen, padded))
         if not c.residual:
             return residual
         return residual + (self.confidence_logit(seen) if c.base == "confidence" else seen["base"])
@@ -322,6 +320,12 @@ def _general_network(c: PolicyConfig) -> General | TokenNetwork:
         return TokenNetwork(c.blocks, c.n_features - 2 * c.vocab_size, c.vocab_size, c.mask_id, c.token_width)
     embeds = c.tokens and c.vocab_size <= SMALL_VOCABULARY
     return General(c.blocks, c.n_features, c.vocab_size if embeds else None, c.hidden_width if c.states else 0)
+
+
+def _find_padding(seen: dict[str, Tensor], padded: bool) -> Bool[Tensor, "b L"] | None:
+    """Where rows have tokens, None if none is padded; unless they are known to be, the host waits for it."""
+    real = seen.get("real")
+    return real if real is None or padded or not bool(real.all()) else None
 
 
 def _hidden_places(seen: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
