@@ -241,11 +241,7 @@ doc_to_text: "{{{{question}}}}"
 doc_to_target: "{{{{answer}}}}"
 metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
 """
-GROUP = """
-group: benchmarks
-task: [numbers]
-metadata: {model: !function unmask.evaluation.lm_eval.model.UnmaskLM}
-"""
+REGISTERED = "metadata: {version: 1.0, model: !function unmask.evaluation.lm_eval.model.UnmaskLM}\n"
 
 
 def write_task(folder: Path) -> Path:
@@ -281,11 +277,10 @@ def test_lm_evals_own_command_takes_the_best_device(
 @pytest.mark.parametrize("module", ["lm_eval", "unmask.evaluation.lm_eval.model"])
 def test_the_documented_lines_of_lm_evals_own_command(folder: Path, tmp_path: Path, module: str) -> None:
     """Its own command knows the model by a task's file that names it; ours by itself."""
-    task, more = write_task(tmp_path), []
+    task = write_task(tmp_path)
     if module == "lm_eval":
-        task, more = tmp_path / "benchmarks.yaml", ["--include_path", tmp_path]
-        task.write_text(GROUP)
-    subprocess.run([sys.executable, "-m", module, *command_line(folder, task), *more], check=True, capture_output=True)
+        task.write_text(task.read_text() + REGISTERED)
+    subprocess.run([sys.executable, "-m", module, *command_line(folder, task)], check=True, capture_output=True)
     options = AnswerOptions(length=4, decoding=Decoding(block=2))
     assert read_responses(tmp_path) == generate_texts(folder, options)
 

@@ -150,9 +150,9 @@ def test_pricing_and_policies_compile_as_whole_graphs(kinds: tuple[str, ...]) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "kernels"), [("hidden", (4, 8)), ("transformer", (4, 20)), ("general", (4, 30))])
-def test_few_kernels_are_left_when_compiled(kind: str, kernels: tuple[int, int]) -> None:
-    """By inductor's code for this machine: of the pricing, and of a policy with seven features and one layer."""
-    shown = subprocess.run([sys.executable, COMPILED, kind], check=True, capture_output=True, text=True).stdout
+def test_few_kernels_are_left_when_compiled() -> None:
+    """In inductor's code for this machine: of the pricing, and of a Transformer policy with seven features and one layer, which is
+    PyTorch's own kernel."""
+    shown = subprocess.run([sys.executable, COMPILED, "transformer"], check=True, capture_output=True, text=True).stdout
     pricing, policy = map(int, shown.split())
-    assert (pricing <= kernels[0], policy <= kernels[1]) == (True, True), shown
+    assert (pricing, policy) == (1, 8)

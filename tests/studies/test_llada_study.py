@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +71,34 @@ def test_trained_decoded_and_compared(study: LladaStudy, tmp_path: Path) -> None
     (report,) = findings.evaluations
     assert report.n == 4 and all(len(row.solved) == 4 for row in report.rows)
     assert (tmp_path / "study" / "llada.svg").exists()
+
+
+def documented_line(study: LladaStudy, processes: int) -> list[str]:
+    """The line of the docs for four GPUs, on a tiny checkpoint and the CPU."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "reproduce.md"
+    (line,) = re.findall(r"^accelerate launch .* study llada .*$", page.read_text(), re.M)
+    line = line.replace("--num_processes 4", f"--multi_gpu --num_processes {processes}" if processes > 1 else "--cpu")
+    given = shlex.split(line.replace("GSAI-ML/LLaDA-8B-Instruct", study.denoiser).replace("runs/llada", "study"))
+    small = ["--settings", "gsm8k-128-32", "--schedulers", "confidence", "--data", study.data, "--limit", "4"]
+    small += ["--steps", "1", "--batch", "4", "--device", "cpu", "--dtype", "float32"]
+    return [sys.executable, "-m", "accelerate.commands.accelerate_cli", *given[1:], *small]
+
+
+@pytest.mark.slow
+def test_the_documented_line_by_two_processes_killed_and_resumed_by_one(study: LladaStudy, tmp_path: Path) -> None:
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "MASTER_PORT": "0"}
+    both = subprocess.Popen(documented_line(study, 2), cwd=tmp_path, env=settings, start_new_session=True)
+    try:
+        end = time.monotonic() + 900
+        while not any((tmp_path / "study").rglob("results.json")):
+            assert both.poll() is None and time.monotonic() < end
+            time.sleep(0.2)
+    finally:
+        os.killpg(both.pid, signal.SIGKILL)
+        both.wait()
+    (first,) = (tmp_path / "study").rglob("results.json")
+    before = first.stat().st_mtime_ns
+    subprocess.run(documented_line(study, 1), cwd=tmp_path, env=settings, check=True, timeout=900)
+    assert first.stat().st_mtime_ns == before  # what was finished is not repeated
+    (table,) = json.loads((tmp_path / "study" / "study.json").read_text())["tables"]
+    assert [row[1] for row in table["rows"]] == ["confidence", ORDERS["gsm8k"], HIDDEN]

@@ -73,7 +73,7 @@ def count_kernels(kind: str) -> tuple[int, int]:
     policy = make_policy(denoiser, kind, distribution=False)
     _, codes = run_and_get_code(unmask, denoiser, policy, make_canvas(), Decoding(compile=True))
     calls = [
-        re.findall(r"^    +(?:\w+ = )?(cpp_fused\w*|extern_kernels\.\w+|torch\.ops\.aten\.\w+)\(?", code, re.M)
+        re.findall(r"^    +(?:\w+ = )?(cpp_fused\w*|extern_kernels\.\w+|torch\.ops\.\w+\.\w+)\b", code, re.M)
         for code in codes
     ]
     return len(calls[0]), len(calls[1])

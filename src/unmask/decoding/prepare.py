@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from jaxtyping import Bool
 from torch import Tensor
@@ -29,9 +28,7 @@ def prepare(
 
     ``forbid_padding``: padding that does not end texts is never revealed.
     """
-    if decoding.compile and getattr(scheduler, "compiles", False):
-        compiled: Any = scheduler
-        scheduler = wrap_scheduler(scheduler, partial(compiled, compiled=True))
+    scheduler = _compile(scheduler) if decoding.compile else scheduler
     altered = decoding.ends != "allow" or decoding.min_length > 0 or forbid_padding
     if decoding.cache == "none" and decoding.guidance == 0 and not altered:
         return denoiser, scheduler, decoding
@@ -51,6 +48,13 @@ def prepare(
         scheduler, decoding = discount_ends(scheduler, decoding)
     assert isinstance(inner, DenoiserWrapper)
     return inner, score_inner_states(scheduler, inner), decoding
+
+
+def _compile(scheduler: Scheduler) -> Scheduler:
+    """One that runs as a compiled graph, where it says that it can."""
+    if not getattr(scheduler, "compiles", False):
+        return scheduler
+    return wrap_scheduler(scheduler, partial(scheduler, compiled=True))  # pyright: ignore[reportCallIssue]
 
 
 def _start(canvas: Canvas, mask_id: int) -> int:

@@ -223,8 +223,7 @@ class Transformer(nn.Module):
         if active is not None:
             packed = self._needed(active, attention)
             here, computed = (packed.take(x) for x in (places, tokens))
-        if not torch.compiler.is_compiling():  # a compiled graph would be made anew for every count
-            self.forwarded, self.computed = self.forwarded + len(tokens), self.computed + computed.numel()
+        self._count(len(tokens), computed.numel())
         x = self.embedding(computed)
         if self.position is not None:
             x = x + self.position(here)
@@ -239,6 +238,10 @@ class Transformer(nn.Module):
         if store is not None:
             x = store.merge_states(x, packed)
         return self._shift(x, places, focus)
+
+    def _count(self, canvases: int, positions: int) -> None:
+        if not torch.compiler.is_compiling():  # a compiled graph would be made anew for every count
+            self.forwarded, self.computed = self.forwarded + canvases, self.computed + positions
 
     def _exchanges(self, store: KVStore | None, packed: Packed | Window | None) -> list[Exchange | None]:
         """Of each block: what puts its keys and values into the ``store``."""
