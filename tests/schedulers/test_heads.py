@@ -144,7 +144,7 @@ def test_a_pace_that_walks_ends_at_the_first_position_that_is_not_final() -> Non
     for view, final in views:
         middle = float(final[view.eligible].median())
         keys = confidence(view).masked_fill(~view.eligible, -torch.inf)
-        found = LearnedPace(walk, middle)(view, keys, view.quota)
+        found = LearnedPace(walk, middle)(view, keys, torch.ones_like(view.rows))
         for row in range(len(view.rows)):
             ranking = keys[row].sort(descending=True, stable=True).indices[: int(view.eligible[row].sum())].tolist()
             count = next((n for n, position in enumerate(ranking) if final[row, position] <= middle), len(ranking))
