@@ -192,10 +192,10 @@ def test_only_the_learned_order_solves_the_examples(nth: int) -> None:
             done = generate(model, tokenizer, [as_turns(example["text"])], scheduler, length=example["length"])
         answer = done.texts[0].removeprefix(prompt)
         entries = (texts.Entry(name, {}),)
-        asked = texts.TextRequest("arithmetic", example["mode"], example["text"], example["length"], 0, entries)
-        assert texts._judge(asked, done.texts[0])["judged"]["good"] is Arithmetic.grade(problem, answer)[0]
+        sent = texts.TextRequest("arithmetic", example["mode"], example["text"], example["length"], 0, entries)
+        assert texts._judge(sent, done.texts[0])["judged"]["good"] is Arithmetic.grade(problem, answer)[0]
         assert (
-            texts._judge(dataclasses.replace(asked, text="b+2;c-3;"), done.texts[0]) == {}
+            texts._judge(dataclasses.replace(sent, text="b+2;c-3;"), done.texts[0]) == {}
         )  # not an example: no answer is known
         right += [name] if Arithmetic.grade(problem, answer)[0] else []
     assert right == ["sas"]

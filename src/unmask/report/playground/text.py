@@ -155,9 +155,9 @@ def _decode(
 
 def _judge(request: TextRequest, text: str) -> dict[str, Any]:
     """Whether a text is right, where the request is an example with a known answer."""
-    asked = (request.mode, request.text)
+    given = (request.mode, request.text)
     for example in _read_examples().get(request.denoiser, ()):
-        if (example["mode"], example["text"]) == asked and "answer" in example:
+        if (example["mode"], example["text"]) == given and "answer" in example:
             problem = Problem("", example["answer"], "", "")
             right, _ = text_problem_kinds()[request.denoiser].grade(
                 problem, text.removeprefix(example.get("prompt", ""))
