@@ -10,11 +10,13 @@ from functools import cache, lru_cache
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from unmask.decoding.lazy import lazy
 
+RuledOut = tuple[Bool[Tensor, "V"], Float[Tensor, "V"]]
+"""Which tokens are forbidden, and what fills their logits."""
 NAMES = ("logp", "best", "confidence", "margin", "entropy")
 """The attributes of :class:`Prices` that describe a distribution."""
 
@@ -136,31 +138,29 @@ def price(
     Without ``check`` broken logits are not looked for, and the host does not wait: see :meth:`Prices.check`. ``compiled`` runs
     few kernels, whose last bits may differ.
     """
-    bias = forbid(tuple(forbidden), logits.shape[1], logits.device) if forbidden else None
+    ruled = rule_out(tuple(forbidden), logits.shape[1], logits.device) if forbidden else None
     positions = max(1, AT_ONCE // max(1, logits.shape[1]))
     if len(logits) <= positions:
-        prices = price_at_once(logits, bias, compiled)
+        prices = price_at_once(logits, ruled, compiled)
         return prices.check() if check else prices
     logp = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     rest: list[dict[str, Tensor]] = []
     for start in range(0, len(logits), positions):
-        part = price_at_once(logits[start : start + positions], bias, compiled).check()
+        part = price_at_once(logits[start : start + positions], ruled, compiled).check()
         logp[start : start + positions] = part.logp
         rest.append({name: getattr(part, name) for name in NAMES if name != "logp"})
     return Prices.complete({"logp": logp, **{name: torch.cat([part[name] for part in rest]) for name in rest[0]}})
 
 
-def price_at_once(logits: Float[Tensor, "N V"], bias: Float[Tensor, "V"] | None, compiled: bool = False) -> Prices:
-    logits, top, best, others, confidence = (compile_once(find_odds) if compiled else find_odds)(logits, bias)
+def price_at_once(logits: Float[Tensor, "N V"], ruled: RuledOut | None, compiled: bool = False) -> Prices:
+    logits, top, best, others, confidence = (compile_once(find_odds) if compiled else find_odds)(logits, ruled)
     return Prices(best, confidence, odds=Odds(logits, top, best, others))
 
 
-def find_odds(logits: Float[Tensor, "N V"], bias: Float[Tensor, "V"] | None) -> tuple[Tensor, ...]:
-    """The logits, the largest, its token, the :class:`Odds` of the others, and the confidence. ``bias`` is −inf for forbidden
-    tokens, else 0."""
-    logits = (
-        logits.float() if bias is None else (logits + bias).float()
-    )  # with a bias, bfloat16 becomes float32 at once
+def find_odds(logits: Float[Tensor, "N V"], ruled: RuledOut | None) -> tuple[Tensor, ...]:
+    """The logits, the largest, its token, the :class:`Odds` of the others, and the confidence."""
+    # One kernel: the fill is float32, so bfloat16 becomes float32 as it is filled.
+    logits = logits.float() if ruled is None else torch.where(ruled[0], ruled[1], logits).float()
     top, best = logits.max(1)
     # The likeliest token leaves in place: a copy would be one more pass over the vocabulary.
     others = (logits - top[:, None]).exp_().scatter_(1, best[:, None], 0.0)
@@ -186,9 +186,10 @@ def device_ids(ids: tuple[int, ...], device: torch.device) -> Int[Tensor, "F"]:
 
 
 @lru_cache(maxsize=256)
-def forbid(ids: tuple[int, ...], size: int, device: torch.device) -> Float[Tensor, "V"]:
-    """What is added to logits: −inf for these ids, else 0. Made once."""
-    return torch.zeros(size, device=device).index_fill_(0, device_ids(ids, device), -torch.inf)
+def rule_out(ids: tuple[int, ...], size: int, device: torch.device) -> RuledOut:
+    """Which tokens are forbidden, and the −inf that stands for whatever their logits are. Made once."""
+    forbidden = torch.zeros(size, dtype=torch.bool, device=device).index_fill_(0, device_ids(ids, device), True)
+    return forbidden, torch.full((size,), -torch.inf, device=device)
 
 
 def reads_prices(rule: Any) -> Any:

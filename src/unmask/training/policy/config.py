@@ -159,7 +159,7 @@ class PolicyTraining:
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        for excluded, message in (*self._reward_rules(), *self._rollout_rules()):
+        for excluded, message in (*self._reward_rules(), *self._label_rules(), *self._rollout_rules()):
             if excluded:
                 raise ValueError(message)
 
@@ -190,6 +190,10 @@ class PolicyTraining:
             self.objective in ("regression", "tokens", "ranking", "variational") and self.free,
             f"objective {self.objective} learns from the truth: reward must be self_aware, {got}",
         )
+
+    def _label_rules(self) -> Iterator[tuple[bool, str]]:
+        """The same of what scores are fitted to."""
+        got = f"got objective {self.objective!r}, label {self.label!r}"
         yield (
             self.label == "right" and (self.relative or not self.regression_weight),
             f"label right is of the regression, without relative prices: use objective regression or correctness, {got}",
@@ -236,7 +240,7 @@ class PolicyTraining:
         )
         yield (
             self.decoding != _rollout_options(self.decoding),
-            "rollouts use block, steps, stop_at_end and share of decoding: leave its other options at their defaults",
+            "rollouts use block, steps, stop_at_end, share and compile of decoding: leave its other options at their defaults",
         )
 
     @property
@@ -278,4 +282,5 @@ class PolicyTraining:
 
 def _rollout_options(decoding: Decoding) -> Decoding:
     """The options of ``decoding`` that a rollout uses; the others at their defaults."""
-    return Decoding(decoding.block, decoding.steps, stop_at_end=decoding.stop_at_end, share=decoding.share)
+    used = ("block", "steps", "stop_at_end", "share", "compile")
+    return Decoding(**{name: getattr(decoding, name) for name in used})
