@@ -23,7 +23,7 @@ from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.methods import PaceHead
+from unmask.training.policy.head_methods import PaceHead
 from unmask.training.policy.run import PolicyRun, run_policy_training
 
 NAME = "sudoku-4x4-imperfect"

@@ -28,7 +28,8 @@ from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.decisions import Rollout
 from unmask.training.policy.learner import Learner
-from unmask.training.policy.methods import Method, choose_method
+from unmask.training.policy.method import Method
+from unmask.training.policy.methods import choose_method
 from unmask.training.policy.run import load_run
 from unmask_studies.reactions.smiles import tokenize
 from unmask_studies.reactions.study import SEEN

@@ -18,7 +18,8 @@ from unmask.schedulers.policy import OrderPolicy
 from unmask.schedulers.posterior import Posterior
 from unmask.training.policy import advantages as grpo
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.methods import Method, choose_method
+from unmask.training.policy.method import Method
+from unmask.training.policy.methods import choose_method
 from unmask.training.policy.objectives import Counts, countable, policy_loss
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.trainer import PolicyJob, train_policy

@@ -19,7 +19,8 @@ from unmask.runs.run import Run
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.decisions import Rollout
-from unmask.training.policy.methods import Method, build_posterior
+from unmask.training.policy.method import Method
+from unmask.training.policy.methods import build_posterior
 from unmask.training.policy.objectives import Counts, countable, policy_loss
 
 KEPT = ("best_score", "heuristic", "denoiser_calls")

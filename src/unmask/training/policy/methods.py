@@ -1,7 +1,7 @@
-"""Methods of learning an order: how orders are drawn, what is added to their reward, and what each decision adds to the objective.
+"""Methods of learning an order by name: each class says what differs from Self-Aware Scheduling (:class:`.method.Method`).
 
-``Z`` states, ``S`` (or ``s``) decisions, ``L`` positions. :class:`Method` is Self-Aware Scheduling; the others say what differs.
-Terminal-reward GRPO and UPO differ only in reward and reference. To add a rival, write its class and name it in ``METHODS``.
+``Z`` states, ``S`` (or ``s``) decisions, ``L`` positions. Terminal-reward GRPO and UPO differ only in reward and reference. To add
+a rival, write its class and name it in ``METHODS``.
 """
 
 from __future__ import annotations
@@ -9,129 +9,26 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.decoding.draws import BERNOULLI_NOISE
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import DeclaredScheduler, Scheduler, States, Trajectory, View
-from unmask.decoding.standing import Standing
+from unmask.decoding.protocols import Scheduler, States, Trajectory, View
 from unmask.schedulers.features import base_scores
-from unmask.schedulers.heads import Doubt, LearnedPace, observe_standing
 from unmask.schedulers.opinion import Opinion
 from unmask.schedulers.policy import OrderPolicy
 from unmask.schedulers.posterior import Posterior
 from unmask.tasks.kinds import Judge
 from unmask.training.policy import advantages as grpo
 from unmask.training.policy.config import HEADS, PolicyTraining
-from unmask.training.policy.decisions import Decisions, Rollout
+from unmask.training.policy.decisions import Decisions
+from unmask.training.policy.head_methods import DoubtHead, PaceHead
+from unmask.training.policy.method import Batch, Method, Value
 
 RANKING_TEMPERATURE = 0.1
 """Of the target softmax over the truth's margins, which lie in [−1, 1]."""
-LIKELY = 8
-"""The likeliest tokens that are kept of each position, to see how likely another one is in its turn."""
-Value = tuple[Float[Tensor, "s"], Float[Tensor, "s"]]
-"""What each decision adds to the objective (to be maximised), and whether its ratio was clipped."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Decisions of a rollout with the policy's present scores and log v."""
-
-    rollout: Rollout
-    rows: Int[Tensor, "s"]
-    seen: dict[str, Tensor]
-    scores: Float[Tensor, "s L"]
-    logv: Float[Tensor, "s L"]
-    logits: Float[Tensor, "N V"] | None = None
-
-    def of_chosen(self, logv: Float[Tensor, "s L"]) -> Float[Tensor, "s"]:
-        return logv.gather(1, self.rollout.chosen[self.rows][:, None])[:, 0]
-
-    def clip(self, logp: Float[Tensor, "s"], epsilon: float) -> Value:
-        """Eq. grpo_objective for decisions that have log-probability ``logp`` now."""
-        old, advantage = self.rollout.old_logv[self.rows], self.rollout.advantage[self.rows]
-        return grpo.clipped_objective(logp, old, advantage, epsilon)
-
-
-@dataclass(frozen=True)
-class Method:
-    """Self-Aware Scheduling: σ ∼ v_φ at the policy's temperature, learned by the clipped objective.
-
-    A ``teacher``, if given, draws instead of the policy, greedily and along the truth. ``judge`` says which answers are right.
-    """
-
-    config: PolicyTraining
-    policy: OrderPolicy
-    teacher: Scheduler | None = None
-    posterior: Posterior | None = None
-    judge: Judge | None = None
-
-    @property
-    def compares_rollouts(self) -> bool:
-        """Do groups without spread carry no loss?"""
-        return self.config.compares_rollouts
-
-    @property
-    def relative(self) -> bool:
-        return self.config.relative
-
-    # How orders are drawn.
-
-    @property
-    def scheduler(self) -> Scheduler:
-        return self.policy if self.teacher is None else self.teacher
-
-    @property
-    def forced(self) -> bool:
-        """Do rollouts reveal the truth?"""
-        return self.teacher is not None or not self.config.free
-
-    @property
-    def decoding(self) -> Decoding:
-        own, drawn = self.policy.config.temperature, self.config.rollout_temperature
-        temperature = own if drawn is None else drawn
-        return replace(
-            self.config.decoding,
-            order_temperature=temperature if self.teacher is None else 0.0,
-            share=self.config.decoding.share or self.config.group > 1,
-        )
-
-    def observe(self, view: View) -> dict[str, Tensor]:
-        """What is recorded of a state for the update."""
-        return self.policy.observe(view)
-
-    def seen(self, trajectory: Trajectory, states: States) -> dict[str, Tensor]:
-        """What is kept of the states, with what only the end of the trajectory shows."""
-        return states.observed
-
-    def decisions(self, trajectory: Trajectory, states: States) -> Decisions:
-        return Decisions.per_reveal(trajectory, states)
-
-    def policy_scores(self, states: States) -> Float[Tensor, "Z L"]:
-        return states.scores if self.teacher is None else self.policy.score(states.observed)
-
-    def drawn(self, states: States) -> Bool[Tensor, "Z L"]:
-        """The set that was drawn in each state."""
-        return states.revealed
-
-    def old_logp(self, scores: Tensor, states: States, decisions: Decisions) -> Float[Tensor, "S"]:
-        """log-probability of each decision when it was drawn: the denominator of the update's ratio."""
-        return decisions.logp(scores, self.policy.config.temperature)
-
-    def adjust(self, reward: Tensor, scores: Tensor, states: States, decisions: Decisions) -> Float[Tensor, "S"]:
-        """The reward of each decision, with what the draw itself costs."""
-        return reward
-
-    # What is learned from them.
-
-    def read(self, seen: dict[str, Tensor]) -> tuple[Float[Tensor, "s L"], Float[Tensor, "N V"] | None]:
-        """The policy's present scores, and the logits that an opinion has of the tokens."""
-        return self.policy.score(seen).float(), None
-
-    def objective(self, batch: Batch) -> Value:
-        return batch.clip(batch.of_chosen(batch.logv), self.config.epsilon)
 
 
 @dataclass(frozen=True)
@@ -274,99 +171,6 @@ class LoArm(Method):
         scores = self.posterior.score(batch.scores, batch.rollout.reward[batch.rows], batch.seen["confidence"])
         value, clipped = batch.clip(batch.of_chosen(self.policy.logv(scores, batch.seen)), self.config.epsilon)
         return value + batch.of_chosen(batch.logv), clipped
-
-
-@dataclass(frozen=True)
-class Head(Method):
-    """Cross-entropy on a question about some positions of the states that the teacher's free-running decodings visit.
-
-    ``counted`` are those positions, ``label`` the answers.
-    """
-
-    @property
-    def compares_rollouts(self) -> bool:
-        return False
-
-    @property
-    def relative(self) -> bool:
-        return False
-
-    @property
-    def forced(self) -> bool:
-        return False
-
-    def decisions(self, trajectory: Trajectory, states: States) -> Decisions:
-        per_state = Decisions.per_state(trajectory, states)
-        return replace(per_state, eligible=self.seen(trajectory, states)["counted"][per_state.state])
-
-    def policy_scores(self, states: States) -> Float[Tensor, "Z L"]:
-        return states.scores  # the teacher's: a head's answers before the update are not used
-
-    def objective(self, batch: Batch) -> Value:
-        counted, label = batch.seen["counted"], batch.seen["label"].float()
-        loss = F.binary_cross_entropy_with_logits(batch.scores, label, reduction="none").masked_fill(~counted, 0.0)
-        value = -loss.sum(1) / counted.sum(1)
-        return value, torch.zeros_like(value)
-
-
-@dataclass(frozen=True)
-class DoubtHead(Head):
-    """Is this revealed token another than the truth? The finished canvas is looked at, too."""
-
-    @property
-    def scheduler(self) -> Scheduler:
-        assert self.teacher is not None
-        return DeclaredScheduler(self.teacher, needs_truth=True)
-
-    @property
-    def decoding(self) -> Decoding:
-        return replace(super().decoding, revision=_look_back)
-
-    def observe(self, view: View) -> dict[str, Tensor]:
-        standing = view.memory.pop(_look_back, None)
-        seen = self.policy.observe(view) if standing is None else observe_standing(self.policy, view, standing)
-        counted = torch.zeros_like(view.hidden)
-        if standing is not None:
-            counted[standing.at] = True
-        assert view.reference is not None
-        return {**seen, "counted": counted, "label": view.tokens != view.reference}
-
-
-@dataclass(frozen=True)
-class PaceHead(Head):
-    """Is the likeliest token of this position the one that the decoding ends with, or settled: nearly as likely in its turn?"""
-
-    def observe(self, view: View) -> dict[str, Tensor]:
-        likely = view.prices.logp.topk(min(LIKELY, view.prices.vocabulary), dim=1)
-        spread = {"likely": likely.indices, "likely_logp": likely.values}
-        shape = (*view.tokens.shape, likely.indices.shape[1])
-        return super().observe(view) | {name: x.new_zeros(shape).index_put(view.at, x) for name, x in spread.items()}
-
-    def seen(self, trajectory: Trajectory, states: States) -> dict[str, Tensor]:
-        observed = dict(states.observed)
-        tokens, logp = observed.pop("likely"), observed.pop("likely_logp")
-        state, position = torch.nonzero(states.revealed, as_tuple=True)
-        turn = torch.zeros_like(trajectory.tokens)
-        turn[states.row[state], position] = state
-        then = (turn[states.row], torch.arange(turn.shape[1], device=turn.device))
-        share = (logp[then] - logp[then].amax(2, keepdim=True)).exp()
-        settled = ((tokens[then] == states.best[..., None]) & (share >= self.config.settled)).any(2)
-        final = trajectory.tokens[states.row] == states.best
-        return {**observed, "counted": states.eligible, "label": final | settled}
-
-
-def _look_back(view: View, standing: Standing) -> Float[Tensor, "N"]:
-    """A revision that doubts nothing, and keeps what a doubt would be about."""
-    view.memory[_look_back] = standing
-    return torch.full_like(standing.reveal_logp, -torch.inf)
-
-
-def decode_with(learned: Scheduler, teacher: Scheduler | None) -> tuple[Scheduler, Decoding]:
-    """How something is validated: a scheduler orders; a head doubts or paces what its teacher orders."""
-    if teacher is None or not isinstance(learned, OrderPolicy) or learned.config.purpose == "order":
-        return learned, Decoding()
-    doubts = learned.config.purpose == "doubt"
-    return teacher, Decoding(revision=Doubt(learned)) if doubts else Decoding(pace=LearnedPace(learned))
 
 
 METHODS = {

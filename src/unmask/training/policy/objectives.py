@@ -17,7 +17,7 @@ from unmask.schedulers.features import confidence_logit
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy import advantages as grpo
 from unmask.training.policy.decisions import Rollout
-from unmask.training.policy.methods import Batch, Method
+from unmask.training.policy.method import Batch, Method
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy import rewards
 from unmask.training.policy.advantages import advantages, entropy
 from unmask.training.policy.decisions import Draws, Rollout
-from unmask.training.policy.methods import Method
+from unmask.training.policy.method import Method
 from unmask.training.policy.validation import share_before_end
 
 

@@ -32,8 +32,9 @@ from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy
 from unmask.tasks.kinds import Judge
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.head_methods import decode_with
 from unmask.training.policy.learner import Learner
-from unmask.training.policy.methods import choose_method, decode_with
+from unmask.training.policy.methods import choose_method
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.validation import ROWS_AT_ONCE, Verify, greedy_nll, score, validate_free_running
 
