@@ -176,7 +176,7 @@ def _gap(results: Results, one: Key, other: Key) -> Cell | str:
     """The paired difference; nothing where the other is the same, not measured, or, of a model as published, tuned."""
     if one == other or other not in results or (one[0] == PUBLISHED and other[0] != PUBLISHED):
         return ""
-    return points_gap(paired_bootstrap(*(np.array(results[key]["exact"]) for key in (one, other))))
+    return points_gap(paired_bootstrap(results[one]["exact"], results[other]["exact"]))
 
 
 def _describe(model: str) -> str:
