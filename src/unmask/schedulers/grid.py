@@ -16,13 +16,13 @@ from unmask.decoding.protocols import View
 from unmask.denoisers.checkpoint import Shape, require_plausible_size
 from unmask.schedulers.config import KINDS, PolicyConfig
 from unmask.schedulers.features import confidence_logit
-from unmask.schedulers.networks import Kept, PolicyNetwork
+from unmask.schedulers.networks import Kept, TokenwiseNetwork
 
 PER_DIGIT = 7
 """Features of a cell and digit."""
 
 
-class Grid(PolicyNetwork):
+class Grid(TokenwiseNetwork):
     """A vector per cell *and* digit, the same weights for all of them.
 
     Each layer mixes a vector with means over its row, its column, its box, and over the digits of its cell. Relabelling digits,
@@ -33,7 +33,6 @@ class Grid(PolicyNetwork):
 
     looks_around = True
     reads_standing = True
-    per_token = True
     needs_board = True
 
     def __init__(self, config: PolicyConfig) -> None:

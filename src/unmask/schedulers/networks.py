@@ -9,6 +9,7 @@ how it begins for a denoiser. ``mlp``, ``transformer`` and ``hidden`` are the pa
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,13 +31,13 @@ OF_LOGITS = frozenset({"confidence", "entropy", "margin"})
 """Features that the logits of a position alone give."""
 
 
-class PolicyNetwork(nn.Module):
+class PolicyNetwork(nn.Module, ABC):
     """What a kind of policy reads, keeps and computes. :meth:`observe` and :meth:`forward` are enough for a new one.
 
     ``looks_around``: positions are compared, so those that cannot be chosen are priced, too. ``reads_standing``: of heads; tokens
     that stand are read like hidden positions. ``needs_board``: it fits denoisers of boards alone. ``predicts``: it learns the
-    tokens of hidden positions. ``masks_padding``: a batch without padding is computed without a mask. ``per_token``: it has a
-    vector for each token of every position; ``columns`` are those tokens. ``readout`` is the last layer.
+    tokens of hidden positions. ``masks_padding``: a batch without padding is computed without a mask. ``readout`` is
+    the last layer.
     """
 
     looks_around: ClassVar[bool] = False
@@ -44,8 +45,6 @@ class PolicyNetwork(nn.Module):
     needs_board: ClassVar[bool] = False
     predicts: ClassVar[bool] = False
     masks_padding: ClassVar[bool] = False
-    per_token: ClassVar[bool] = False
-    columns: Tensor
     readout: nn.Linear
 
     def __init__(self, config: PolicyConfig) -> None:
@@ -55,13 +54,9 @@ class PolicyNetwork(nn.Module):
         """What it keeps of a state besides tokens, confidence and what is hidden: all that :meth:`forward` needs later."""
         return {}
 
+    @abstractmethod
     def forward(self, seen: dict[str, Tensor], at: Place | None) -> Float[Tensor, "b L"]:
         """The residual. ``at`` are the hidden positions of the observation, where they are known already."""
-        raise NotImplementedError(f"{type(self).__name__} must compute a residual from what it observes")
-
-    def compare_tokens(self, seen: dict[str, Tensor], at: Place) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"]]:
-        """The residual that each of the ``columns`` would have as the likeliest token of a hidden position, and its log p."""
-        raise NotImplementedError(f"{type(self).__name__} has no vector for every token")
 
     def begin_at_zero(self) -> None:
         """Make the residual zero."""
@@ -95,6 +90,16 @@ class PolicyNetwork(nn.Module):
     @classmethod
     def require_plausible(cls, config: PolicyConfig, stored: Mapping[str, Shape], file: Path) -> None:
         """Refuse sizes that have far more weights than the ``file`` has, before memory is allocated for them."""
+
+
+class TokenwiseNetwork(PolicyNetwork):
+    """One that has a vector for each token of every position; ``columns`` are those tokens."""
+
+    columns: Tensor
+
+    @abstractmethod
+    def compare_tokens(self, seen: dict[str, Tensor], at: Place) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"]]:
+        """The residual that each of the ``columns`` would have as the likeliest token of a hidden position, and its log p."""
 
 
 class Statistics(PolicyNetwork):

@@ -31,7 +31,7 @@ from unmask.schedulers.features import (
     remember,
 )
 from unmask.schedulers.general import General
-from unmask.schedulers.networks import PolicyNetwork
+from unmask.schedulers.networks import PolicyNetwork, TokenwiseNetwork
 from unmask.schedulers.token_network import TokenNetwork
 
 
@@ -108,7 +108,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
 
         The tokens are those of ``network.columns``.
         """
-        if not self.network.per_token:
+        if not isinstance(self.network, TokenwiseNetwork):
             raise ValueError(
                 "only policies with a vector for every token score each of them: expected kind grid, or kind general, a small "
                 f"vocabulary and token_width above 0, got kind {self.config.kind}"

@@ -30,7 +30,7 @@ from unmask.runs.config import read
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.features import hidden_places
 from unmask.schedulers.general import count_features, names_of, observe_features, reads_distributions, require_shape
-from unmask.schedulers.networks import Kept, PolicyNetwork
+from unmask.schedulers.networks import Kept, TokenwiseNetwork
 
 HEAD_WIDTH = 16
 """Of new heads, where the denoiser has none to copy."""
@@ -38,12 +38,11 @@ PER_TOKEN = 3
 """What a hidden position says of each token: p, log p, and whether it is the likeliest."""
 
 
-class TokenNetwork(PolicyNetwork):
+class TokenNetwork(TokenwiseNetwork):
     """Attention of the shape ``config.blocks``, vectors of ``config.token_width``."""
 
     looks_around = True
     reads_standing = True
-    per_token = True
     related: Tensor | None
     near: Tensor | None
     columns: Tensor
