@@ -27,6 +27,7 @@ from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.report.terminal import tables as terminal
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
+from unmask.tasks.kinds import KINDS
 from unmask.tasks.sudoku.files import read_csv
 from unmask.tasks.sudoku.grid import parse as parse_board
 from unmask.tasks.sudoku.solver import solve
@@ -202,6 +203,17 @@ def test_every_boolean_option_works_in_both_directions(command_and_study: str) -
             for part in options[flag].get_output_key().replace("-", "_").split("."):
                 value = getattr(value, part)
             assert value is not negative, flag
+
+
+WITH_TASKS = [f"{command} --task {task}" for command in ("train", "evaluate") for task in KINDS]
+
+
+@pytest.mark.parametrize("words", [*cli.COMMANDS, *WITH_TASKS])
+def test_help_explains_every_option(words: str) -> None:
+    name, *rest = words.split()
+    options = list_options(resolve(cli.COMMANDS[name], rest))
+    help_of = {flag: arg.field.helptext for flag, arg in options.items()}
+    assert [flag for flag, text in help_of.items() if not (text() if callable(text) else text)] == []
 
 
 @pytest.mark.parametrize("name", ["decode", "evaluate", "generate", "lm-eval", "react", "trace", "train"])

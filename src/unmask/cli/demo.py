@@ -33,7 +33,8 @@ CASES = 6
 
 @dataclass(frozen=True)
 class Demo:
-    """Show the whole story, in minutes on two cores. A denoiser, the usual heuristics, a learned policy, a second stage, a page.
+    """Train a small denoiser and an order for it, and write a report, in minutes on two cores. With the usual heuristics and a
+    second stage beside it.
 
     $ unmask demo
     $ unmask demo --quick --out runs/quick
@@ -41,7 +42,7 @@ class Demo:
 
     out: Path = Path("runs/demo")  # The folder of its runs. A second demo continues where the first one stopped.
     puzzles: int = 200  # Held-out puzzles in the tables.
-    quick: bool = False  # 4x4 boards: the same story in less than a minute.
+    quick: bool = False  # 4x4 boards: the same in less than a minute.
     placement: Annotated[Placement, Inline] = field(default_factory=Placement)  # Where everything runs.
 
     def run(self) -> None:

@@ -45,9 +45,8 @@ class Evaluate:
     A task has options of its own: `unmask evaluate --task NAME --help` shows them.
     """
 
-    task: str = (
-        "sudoku"  # The kind of problem: sudoku, arithmetic, ordered, code, countdown, text, antibody or reaction.
-    )
+    task: str = "sudoku"
+    """The kind of problem: sudoku, arithmetic, ordered, code, countdown, text, antibody or reaction."""
     data: Path | None = None
     """A CSV file of puzzles, or JSON lines of Countdown problems; without it, generated ones of the test split. For text, JSON
     lines of prompts and completions, of which the length is given; a CSV file of antibodies, of which the test side counts, or of

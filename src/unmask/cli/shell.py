@@ -147,9 +147,13 @@ def with_config(command: Any, config: Any, marker: Any = Inline) -> Any:
         if own.default is not MISSING and theirs is not MISSING and not is_dataclass(theirs):
             hidden = Annotated[Any, tyro.conf.Suppress, tyro.conf.arg(name=f"own-{own.name}")]
             inline.append((own.name, hidden, field(default=own.default)))
-    return make_dataclass(
+    made = make_dataclass(
         command.__name__, inline, bases=(command,), frozen=True, namespace={"__doc__": command.__doc__}
     )
+    made.__module__ = (
+        command.__module__
+    )  # where tyro finds the source, and in it the comments that are the options' help
+    return made
 
 
 def find_option(words: Sequence[str], option: str) -> str | None:

@@ -58,9 +58,7 @@ class Data:
     evaluation has them, and completions."""
     out: Path | None = None  # The file to write, where a benchmark is named.
     files: Path | None = None  # A folder with the benchmark's files instead of the hub.
-    shots: int | None = (
-        None  # Worked examples before each problem of a benchmark; by default as many as in its evaluation.
-    )
+    shots: int | None = None  # Worked examples before each problem of a benchmark; by default those of its evaluation.
     count: int = 1000  # How many puzzles.
     size: int = 9  # 4, 6 or 9.
     clues: str | None = None

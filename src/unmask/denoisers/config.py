@@ -20,12 +20,39 @@ LARGEST_GRID = 25
 
 @config
 class TransformerConfig:
-    """The shape of a denoiser and the ids it reserves. ``head_rows`` (``vocab_size`` if None) is the ``V`` of its logits.
+    """The shape of a denoiser and the ids it reserves.
 
-    ``rope_float32``: rotate queries and keys in float32 whatever the weights are, as LLaDA does. ``norm_rounds_first``: in types
-    below float32, round the normalised states before the norm's weight multiplies them, as Llama's code does. ``rotary_width``:
-    the channels of a head that are rotated, from the first on (all if None). ``seeded``: the first token of a block is revealed
-    first, predicted from what stands before it.
+    Attributes:
+        vocab_size: Tokens, the mask included.
+        width: The width of the states.
+        n_layers: Blocks.
+        n_heads: Attention heads.
+        ffn: The inner width of the SwiGLU.
+        mask_id: The token that stands for a hidden position.
+        max_length: The longest canvas.
+        n_kv_heads: Heads of keys and values; as many as queries if None.
+        head_width: The width of an attention head; width / n_heads if None.
+        head_rows: The V of the logits; vocab_size if None.
+        positions: rotary, learned or none.
+        rope_theta: The base of the rotary frequencies.
+        rope_float32: Rotate queries and keys in float32 whatever the weights are, as LLaDA does.
+        qkv_bias: Queries, keys and values have a bias.
+        norm_eps: Added to the variance in the norms.
+        norm_rounds_first: In types below float32, round the normalised states before the norm's weight multiplies them, as Llama's
+            code does.
+        tied_head: The head shares the embedding's weights.
+        logit_shift: Logits of a position are read one position before it, as Dream does.
+        grid: The side of a board whose rows, columns and boxes a third of the heads each is tied to.
+        pad_id: The token that pads a batch.
+        end_ids: Tokens that end an answer.
+        forbidden_ids: Tokens that are never revealed.
+        qk_norm: Normalise queries and keys.
+        rotary_width: The channels of a head that are rotated, from the first on; all if None.
+        yarn: YaRN's scaling of the rotary frequencies.
+        attention: full, block_causal or causal_prefix.
+        attention_block: The size of the blocks that limited attention counts in.
+        seeded: The first token of a block is revealed first, predicted from what stands before it.
+        experts: The mixture of experts in place of the SwiGLU.
     """
 
     vocab_size: Count

@@ -18,17 +18,33 @@ SMALL_VOCABULARY = 64
 class PolicyConfig:
     """The shape of a policy, its inputs, and the denoiser it was trained for.
 
-    ``features`` of the statistics kinds: log p̂, entropy / log V, j / L, margin, share revealed, and how far away the nearest token
-    is that is known on the ``left`` and on the ``right`` (logarithms of distances); the hidden bit is always there.
-    ``tokens``: embed the revealed tokens and the position (small vocabularies). ``distribution``: the grid and the general kind
-    read the whole distribution of a position, not only its statistics. ``states``: the general kind goes on from the denoiser's
-    states; without them it reads prices alone. ``token_width``: where the vocabulary is small, it has a vector of this width for
-    every position and token (:mod:`.token_network`), not blocks (0: always blocks). ``blocks``: the shape of its blocks, or of the
-    copy of the denoiser that the kind ``opinion`` is (:mod:`.opinion`), which reads the tokens alone.
-    ``blockwise``: in blocks, a policy reads the prices of its block alone, and the head is not computed for the rest.
-    ``purpose``: an order, or what a head says of each token (:mod:`.heads`). ``sure``: the probability above which a pace holds a
-    token to be final, where the decoding names none; one that ``walks`` ends at the scheduler's first position that is not.
-    ``denoiser``, ``vocab_size``, ``mask_id`` and ``length`` say what it fits.
+    Attributes:
+        kind: general, opinion, mlp, transformer, hidden, grid, or a plug-in's.
+        width: The width of the network; of the general kind, the widest blocks that it copies.
+        n_layers: Layers of the network.
+        n_heads: Attention heads, where a kind has its own.
+        features: Inputs of the statistics kinds: confidence (log p̂), entropy (/ log V), position (j / L), margin, progress (the
+            share revealed), left and right (log distances to the nearest known token). The hidden bit is always there.
+        tokens: Embed the revealed tokens and the position, for small vocabularies.
+        distribution: The grid and the general kind read the whole distribution of a position, not only its statistics.
+        states: The general kind goes on from the denoiser's states; without them it reads prices alone.
+        token_width: Where the vocabulary is small, the general kind has a vector of this width for every position and token,
+            not blocks (0: always blocks).
+        blocks: The shape of copied blocks, or of the copy of the denoiser that the kind opinion is. Set when the policy
+            is built.
+        blockwise: In blocks, read the prices of the current block alone; the head is not computed for the rest.
+        residual: The network is added to the base; without it, scores start at random.
+        base: The heuristic that an untrained policy equals: confidence, margin, entropy, uncertainty or left_to_right.
+        temperature: Orders are drawn from softmax(scores / temperature) in training.
+        size: The side of a board. Set when the policy is built, as are the next five.
+        length: The positions that it fits.
+        vocab_size: The tokens that it fits.
+        mask_id: The denoiser's mask token.
+        hidden_width: The width of the denoiser's states.
+        denoiser: The name of the denoiser it was trained for.
+        purpose: order, or of a head doubt or pace.
+        sure: The probability above which a pace holds a token to be final, where the decoding names none.
+        walks: A pace goes down the scheduler's ranking and ends at the first position that is not final.
     """
 
     kind: str = "grid"

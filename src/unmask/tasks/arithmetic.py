@@ -40,7 +40,12 @@ LEAST_LINES, MOST_LINES = 3, len(NAMES)
 
 @dataclass(frozen=True)
 class Sums(TextProblemKind):
-    """Problems of ``least`` to ``most`` lines, uniformly. Held-out splits have more long ones, since short ones soon repeat."""
+    """Problems of ``least`` to ``most`` lines, uniformly. Held-out splits have more long ones, since short ones soon repeat.
+
+    Attributes:
+        least: The fewest lines of a problem.
+        most: The most lines of a problem.
+    """
 
     prompt_width: ClassVar[int] = 4 * MOST_LINES
     lengths: ClassVar[tuple[int, ...]] = (40, 48, 56)

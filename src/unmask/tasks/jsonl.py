@@ -56,12 +56,18 @@ class Example:
 
 @dataclass(frozen=True)
 class TextData(TaskKind):
-    """The examples of a JSON lines ``file``.
+    """The examples of a JSON lines file.
 
-    ``length``: positions for an answer and its end token; ``prompt_length``: the most tokens of a prompt. A longer example is an
-    error. ``chat`` applies the tokenizer's chat template. A ``held_out`` share of the prompts, by a hash, is for validation, unless
-    the run names another file for it. ``pads`` says what the positions behind the end token are, ``pad_weight`` how much revealing
-    one of them counts where they are candidates. ``tokenizer`` names another folder than the denoiser's.
+    Attributes:
+        file: Lines of {"prompt": …, "completion": …}.
+        length: Positions for an answer and its end token. A longer example is an error.
+        prompt_length: The most tokens of a prompt.
+        chat: Apply the tokenizer's chat template.
+        pads: What the positions behind the end token are: hidden, end or left_out.
+        pad_weight: How much revealing one of them counts, where they are candidates.
+        held_out: The share of the prompts, by a hash, that is for validation, unless the run names another file for it.
+        tokenizer: A folder or hub id, if not the denoiser's own.
+        seed: Seeds the order of the examples.
     """
 
     kind: Literal["text"] = "text"

@@ -87,6 +87,10 @@ class TaskKind(ABC):
 
     ``preset`` is the default of ``unmask train --task``; ``schedulers`` are those that ``unmask evaluate`` compares by default.
     ``options``, name → help, are the fields that its evaluations honour: ``unmask evaluate --task`` takes them.
+
+    Attributes:
+        kind: The name of the task.
+        seed: Seeds the problems.
     """
 
     kind: str

@@ -65,13 +65,18 @@ def split_of(form: str) -> str:
 
 @dataclass(frozen=True)
 class TextProblemKind(GeneratedKind):
-    """The first ``count`` of a corpus that fall into a ``split``, and a source of training canvases made of them.
+    """The first problems of a corpus that fall into a split, and a source of training canvases made of them.
 
     Held-out splits hold no ``form`` twice: an interval over copies would be too narrow.
 
-    ``length``: the width of the answer's region, one of ``lengths``, the shortest first. None: training cycles through them from
-    step to step, and a task takes the shortest. ``pads`` says what the padding is to a policy that is trained, and ``pad_weight``
-    how much revealing it counts where it is a candidate.
+    Attributes:
+        count: How many problems.
+        split: train, validation or test.
+        seed: Seeds the corpus.
+        length: The width of the answer's region, one of ``lengths``, the shortest first. None: training cycles through them from
+            step to step, and a task takes the shortest.
+        pads: What the padding is to a policy that is trained: hidden, end or left_out.
+        pad_weight: How much revealing it counts, where it is a candidate.
     """
 
     prompt_width: ClassVar[int]

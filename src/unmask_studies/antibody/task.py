@@ -116,9 +116,14 @@ def cluster_chains(chains: Sequence[Chain]) -> list[int]:
 
 @dataclass(frozen=True)
 class AntibodyData(TaskKind):
-    """The antibodies of a CSV ``file`` (name, sequence). ``cdrs``: which are hidden, "all", "1", "2" or "3".
+    """The antibodies of a CSV file.
 
-    A ``validation`` and a ``test`` share of the clusters are held out, by a hash of a cluster's first sequence and the seed.
+    Attributes:
+        file: CSV with columns name and sequence.
+        cdrs: Which CDRs are hidden: all, 1, 2 or 3.
+        validation: The share of the clusters that is held out for validation, by a hash of a cluster's first sequence and the seed.
+        test: The share that is held out for tests.
+        seed: Seeds the splits.
     """
 
     kind: Literal["antibody"] = "antibody"

@@ -33,8 +33,8 @@ class Bench:
     product), growth (with length, vocabulary, batch and group), processes (two against one, wall time: on idle cores), or all."""
     quick: bool = False  # Small sizes, for a look: its numbers are not results.
     denoiser: str | None = None  # For drafts: this one, on problems of --task and --data, instead of those that ship.
-    task: str | None = None
-    data: Path | None = None
+    task: str | None = None  # The kind of its problems.
+    data: Path | None = None  # The file of its problems, where the task reads one.
     json: Path | None = None  # Also write everything to this file, with versions and settings.
 
     def run(self) -> None:

@@ -32,11 +32,14 @@ SIDES = ("train", "validation", "all")
 
 @dataclass(frozen=True)
 class ReactionData(TaskKind):
-    """The reactions of a CSV ``file`` (reactants, product).
+    """The reactions of a CSV file.
 
-    ``part`` says what is hidden, ``hide`` how much of the product (:func:`~unmask_studies.reactions.hiding.choose_hidden`).
-    Reactions longer than ``longest`` tokens are left out. A ``validation`` share of the products is held out; the side of a product
-    follows from its SMILES and the seed.
+    Attributes:
+        file: CSV with columns reactants and product.
+        hide: The share of the product's tokens that is hidden.
+        part: What is hidden: random tokens of the product, a span, a fragment, the product, or a reactant.
+        longest: Reactions of more tokens are left out.
+        validation: The share of the products that is held out; the side of a product follows from its SMILES and the seed.
     """
 
     kind: Literal["reaction"] = "reaction"

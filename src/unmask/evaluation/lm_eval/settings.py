@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import Literal
 
+from tyro.conf import Suppress
+
 from unmask.decoding.options import Decoding
 from unmask.denoisers.placement import Placement
 from unmask.runs.config import Count, Natural, Seed, config
@@ -81,4 +83,4 @@ class LmEval(Placement):
     batch: Count = 8
     unconfined: bool = False
     source: str = ""
-    published: dict[str, float] = field(default_factory=dict)
+    published: Suppress[dict[str, float]] = field(default_factory=dict)

@@ -29,10 +29,15 @@ TRAINING_CLUES = {9: "26-42"}
 
 @dataclass(frozen=True)
 class SudokuData(GeneratedKind):
-    """The first ``puzzles`` of a corpus that fall into a ``split``. ``clues``: "rao", "wide", "minimal", "hard" (half
-    minimal, half wide), or a range such as "30-40".
+    """The first puzzles of a corpus that fall into a split.
 
-    ``augment`` draws digits, bands, rows, stacks, columns and transposition anew each time a puzzle is seen.
+    Attributes:
+        size: The side of a board: 4, 6 or 9.
+        puzzles: How many puzzles.
+        clues: rao, wide, minimal, hard (half minimal, half wide), or a range such as 30-40.
+        split: train, validation or test.
+        augment: Draw digits, bands, rows, stacks, columns and transposition anew each time a puzzle is seen.
+        seed: Seeds the corpus and the symmetries.
     """
 
     size: int = 9

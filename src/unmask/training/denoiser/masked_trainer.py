@@ -62,7 +62,21 @@ Masking = Callable[[Canvas, int], Masks]
 
 @config
 class MaskedTraining:
-    """Options of the optimisation. ``samples`` are canvases seen; ``ema`` is the decay of the averaged weights (0: no average)."""
+    """Options of the optimisation.
+
+    Attributes:
+        samples: Canvases to train on.
+        batch: Canvases per step.
+        lr: The learning rate, after the warm-up; it falls along a cosine to zero.
+        warmup: The share of the training in which the learning rate rises.
+        weight_decay: Of AdamW.
+        clip: The largest norm of a gradient.
+        ema: Decay of the averaged weights (0: no average).
+        weight: hidden is a mean over hidden positions; elbo weighs each row by E[1/t], which bounds −log p(x).
+        seed: Seeds weights, data and masks.
+        log_every: Steps between lines of the log.
+        save_every: Steps between checkpoints.
+    """
 
     samples: int = 20_000
     batch: Count = 64

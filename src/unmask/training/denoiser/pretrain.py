@@ -20,7 +20,13 @@ from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
 
 @dataclass(frozen=True)
 class Pretrain(Placement):
-    """The configuration, the data and the training of a denoiser."""
+    """The configuration, the data and the training of a denoiser.
+
+    Attributes:
+        model: The denoiser's shape.
+        data: The problems to train on.
+        training: How it is trained.
+    """
 
     model: TransformerConfig
     data: GeneratedData = field(default_factory=SudokuData)

@@ -42,14 +42,23 @@ MASKINGS = 8
 class SecondStage(Placement):
     """A denoiser, the scheduler it is tuned along, the problems and the training.
 
-    ``order`` is a scheduler's name or a policy's folder; ``sas`` is the shipped policy of the denoiser. ``trained``: "all" weights
-    or the "head". ``loss_on``: "reveal", the positions that the order reveals next (the paper's loss), or "hidden", everything
-    hidden in the same states. ``random_share`` of the canvases are masked at random; at 1 no orders are drawn. ``decoding`` says
-    how they are drawn: fewer ``steps`` than positions cost less. After every ``refresh`` steps the orders are drawn again (0:
-    never). ``validate`` held-out problems, selected by ``validation``, are decoded before and after.
-
-    ``adapter="lora"`` freezes the denoiser's own weights and trains matrices of that ``rank`` beside the linear layers of its
-    trunk, scaled by ``alpha``/``rank``. The run keeps the adapter only or, ``merged``, a whole denoiser.
+    Attributes:
+        denoiser: A shipped denoiser, a folder, a safetensors file or a hub id.
+        order: A scheduler's name or a policy's folder; sas is the shipped policy of the denoiser.
+        data: The problems to train on.
+        validation: Which problems are held out, as in `unmask train`.
+        validate: Held-out problems that are decoded before and after.
+        trained: all weights, or the head alone.
+        loss_on: reveal, the positions that the order reveals next (the paper's loss), or hidden, everything that is hidden in the
+            same states.
+        random_share: The share of the canvases that is masked at random; at 1 no orders are drawn.
+        refresh: Steps after which the orders are drawn again (0: never).
+        decoding: How orders are drawn: fewer steps than positions cost less.
+        training: How it is trained.
+        adapter: lora freezes the denoiser's own weights and trains matrices beside the linear layers of its trunk.
+        rank: The rank of those matrices.
+        alpha: They are scaled by alpha / rank.
+        merged: Write a whole denoiser, not the adapter alone.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"

@@ -46,46 +46,63 @@ COUNTS = ("steps", "prompts", "group", "states", "micro", "at_once", "validate",
 class PolicyTraining:
     """How a policy is trained.
 
-    ``prompts`` P and ``group`` G rollouts per step; ``mu`` passes over them in minibatches of ``states`` decisions, accumulated
-    from ``micro`` at a time (None: all at once; what fits the cache is fastest). A part of a pass takes a random
-    part of them. Below 1 ``hardest`` is the share of them that passes are over: those at which the policy, when it drew them, was
-    likeliest to be wrong; in most states of an easy problem there is nothing to learn. ``ema`` is the decay of the
-    averaged weights, which are validated and kept (0: no average). ``decoding`` has the ``block`` and the ``steps`` of the
-    rollouts: semi-autoregressive and parallel decoding.
-
-    ``objective``: grpo (clipped, Eq. grpo_objective), regression (the score, read as a logit, is fitted to p_θ(x*_i | s) of every
-    hidden position of every visited state, so that the greedy policy reveals what it expects to be right), tokens (a policy of
-    kind opinion learns the true tokens of the hidden positions), bernoulli (a coin per position), ranking (by the margin of the
-    truth), imitation (of the teacher), variational (LO-ARM's posterior), or a head's: doubt (is a revealed token wrong?) and pace
-    (is the likeliest token final?), both by cross-entropy on the teacher's free-running decodings. Below 1 ``settled`` also counts
-    a token for final that is at least so many times as likely as the one that is revealed in its place: of several ways to write
-    the same, which one comes is not worth waiting for. ``rollout_temperature``
-    replaces the policy's own while orders are drawn: a low one visits the states that greedy decoding visits, where the wrong
-    decisions are. It goes with objectives that do not weigh the draw.
-
-    ``advantage``: trajectory (the paper's), reward_to_go, all_action or critic. ``future`` weighs the sampled future in all_action;
-    ``decay`` discounts later steps in critic; ``normalise`` divides by the group's standard deviation, at least ``std_floor``.
-
-    ``reward``: self_aware (dense), terminal (0/1), share (of correct tokens), speed (0/1, times the share of steps saved to the
-    power ``alpha``), or hybrid (dense plus ``hybrid`` times 0/1). ``reward_floor`` bounds the reward of a position from below.
-    ``relative`` subtracts log p(x_i | x_∖i) from a dense reward, at one more forward per position and prompt: returns change by a
-    constant, and tokens that no context determines (such as a choice of words) do not count against a position.
-
-    ``epsilon`` clips the ratio; ``beta`` weighs the KL to the ``reference``: "confidence", or "policy", the initial policy, updated
-    every ``outer`` steps (0: never); ``entropy`` weighs a bonus. ``correctness`` adds the regression to another objective, with
-    this weight. With ``relative`` its target is min(1, p_θ(x*_i | s) / p_θ(x*_i | x*_∖i)). ``label = "right"`` makes it 1 where the
-    truth is the likeliest token and 0 elsewhere: what greedy decoding fills in, also where a good denoiser is right and not sure.
-    ``label = "tokens"`` fits the score that *every* token of a position would have as the likeliest one to whether it is the truth:
-    of policies that have a vector for every token.
-
-    ``teacher`` names a scheduler to imitate in the first ``warm_start`` steps; with ``behaviour="teacher"`` it draws all rollouts.
-    Every ``validate_every`` steps the policy decodes ``validate`` held-out problems, and the best policy is kept: by accuracy, or
-    with ``select="nll"`` by the likelihood of the answers along its greedy orders, for tasks where no answer is ever exactly right.
-
-    ``race`` names heuristics that are validated before the first step. If no step is better than the best of them, that one is
-    kept: the policy without its network.
-
-    ``at_once`` canvases are decoded together (at least the orders of one prompt): it bounds memory and changes nothing else.
+    Attributes:
+        steps: Training steps.
+        prompts: Problems per step.
+        group: Orders drawn for each problem.
+        mu: Passes over the decisions of a step; 0.5 takes a random half of them.
+        hardest: The share of the decisions that passes are over: those at which the policy was likeliest to be wrong.
+        states: Decisions per minibatch.
+        micro: Gradients are accumulated from so many decisions at a time; all at once if None. What fits the cache is fastest.
+        decoding: The block and the steps of the rollouts, for semi-autoregressive and parallel decoding.
+        lr: The learning rate, after the warm-up; it falls along a cosine to a tenth.
+        warmup: The share of the training in which the learning rate rises.
+        weight_decay: Of AdamW.
+        ema: Decay of the averaged weights, which are validated and kept (0: no average).
+        clip: The largest norm of a gradient.
+        mixed_precision: no, or bf16 for the policy's forwards where the device has it.
+        objective: grpo (clipped, Eq. grpo_objective); regression (the score, read as a logit, is fitted to p(x*_i | s) at every
+            hidden position of every visited state, so that the greedy policy reveals what it expects to be right); tokens (a policy
+            of kind opinion learns the true tokens of the hidden positions); bernoulli (a coin per position); ranking (by the margin
+            of the truth); imitation (of the teacher); variational (LO-ARM's posterior); or a head's, by cross-entropy on the
+            teacher's free-running decodings: doubt (is a revealed token wrong?), pace (is the likeliest token final?).
+        settled: Below 1, with objective pace, a token also counts as final if it is at least so many times as likely as the one
+            that is revealed in its place: of several ways to write the same, which one comes is not worth waiting for.
+        rollout_temperature: Replaces the policy's temperature while orders are drawn, for objectives that do not weigh the draw. A
+            low one visits the states that greedy decoding visits, where the wrong decisions are.
+        advantage: trajectory (the paper's), reward_to_go, all_action or critic.
+        normalise: Divide advantages by the standard deviation of their group.
+        reward: self_aware (dense), terminal (0/1), share (of correct tokens), speed (0/1 times a power of the share of steps
+            saved), or hybrid (dense plus 0/1).
+        hybrid: Weight of the 0/1 part of reward hybrid.
+        alpha: The power in reward speed.
+        future: Weight of the sampled future in advantage all_action.
+        decay: Discount of later steps in advantage critic.
+        epsilon: The ratio of probabilities is clipped at 1 ± epsilon.
+        beta: Weight of the KL divergence to the reference.
+        reference: confidence, or policy, the initial policy.
+        outer: Steps after which the reference is updated (0: never).
+        entropy: Weight of an entropy bonus.
+        correctness: Weight of the regression that is added to another objective.
+        label: What the regression fits scores to: price, p(x*_i | s), with relative min(1, p(x*_i | s) / p(x*_i | x*_∖i)); right, 1
+            where the truth is the likeliest token, else 0; or tokens, for policies with a vector for every token: the score that
+            *each* token of a position would have as the likeliest one, to whether it is the truth.
+        std_floor: The least standard deviation that normalise divides by.
+        reward_floor: The least reward of a position.
+        relative: Subtract log p(x_i | x_∖i) from a dense reward, at one more forward per position and prompt. Returns change by a
+            constant, and tokens that no context determines do not count against a position.
+        behaviour: Rollouts are drawn by the policy, or by the teacher.
+        teacher: A scheduler to imitate or to draw rollouts with.
+        warm_start: Steps of imitation at the beginning.
+        select: Keep the policy with the best validation accuracy, or the best nll: the likelihood of the answers along its greedy
+            orders, for tasks where no answer is ever exactly right.
+        race: Heuristics that are validated before the first step. If no step is better than the best of them, that one is kept:
+            the policy without its network.
+        at_once: Canvases decoded together, at least the orders of one prompt. It bounds memory and changes nothing else.
+        validate: Held-out problems to decode.
+        validate_every: Steps between validations.
+        save_every: Steps between checkpoints.
+        seed: Seeds weights, orders and minibatches.
     """
 
     steps: int = 200

@@ -31,8 +31,13 @@ from unmask.training.policy.trainer import PolicyJob, share_prompts, train_polic
 class PolicyRun(Placement):
     """A frozen denoiser, the policy's configuration, the problems and the training.
 
-    ``validation`` selects the held-out problems: the clues of puzzles, a file of text, a split of a dataset.
-    ``start`` names a policy (shipped, or a folder) to initialise the weights from; its configuration must be the same.
+    Attributes:
+        denoiser: A shipped denoiser, a folder, a safetensors file or a hub id.
+        policy: The policy to train.
+        start: A policy (shipped, or a folder) to initialise the weights from; its configuration must be the same.
+        data: The problems to train on.
+        validation: Which problems are held out: the clues of puzzles, a file of text, a split of a dataset.
+        training: How it is trained.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
