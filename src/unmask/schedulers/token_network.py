@@ -29,12 +29,14 @@ from unmask.denoisers.transformer import Block, Lookup, RMSNorm, Transformer, Tr
 from unmask.runs.config import read
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.features import hidden_places
-from unmask.schedulers.general import count_features, names_of, observe_features, reads_distributions, require_shape
+from unmask.schedulers.general import count_features, names_of, observe_features, require_shape
 from unmask.schedulers.near_attention import Near, list_near, look_near
 from unmask.schedulers.networks import Kept, TokenwiseNetwork
 
 HEAD_WIDTH = 16
 """Of new heads, where the denoiser has none to copy."""
+MOST_TOKENS = 16
+"""Every token costs as much as a position of blocks does: a vector for each pays where they are few, as digits are."""
 PER_TOKEN = 3
 """What a hidden position says of each token: p, log p, and whether it is the likeliest."""
 
@@ -70,7 +72,7 @@ class TokenNetwork(TokenwiseNetwork):
     @classmethod
     def suits(cls, config: PolicyConfig) -> bool:
         """Is this the network of a general policy?"""
-        return config.token_width > 0 and config.states and reads_distributions(config)
+        return 0 < config.vocab_size <= MOST_TOKENS and config.token_width > 0 and config.states and config.distribution
 
     @classmethod
     def reads_states(cls, config: PolicyConfig) -> bool:
@@ -108,8 +110,9 @@ class TokenNetwork(TokenwiseNetwork):
         features, tokens = seen["features"], seen["tokens"]
         # States are no part of what is learned: normalised once for all layers, whose norms are factors of their weights.
         states = F.rms_norm(seen["states"].to(features.dtype), (self.config.width,), eps=self.config.norm_eps)
-        queries = states.flatten(0, 1).index_select(0, at[0] * states.shape[1] + at[1])
-        vectors, best = self._hidden_vectors(features[at], tokens[at])
+        flat = at[0] * states.shape[1] + at[1]
+        queries, own, shown = (x.flatten(0, 1).index_select(0, flat) for x in (states, features, tokens))
+        vectors, best = self._hidden_vectors(own, shown)
         known = self.known(torch.eye(self.vocab_size, device=tokens.device)[:, self.columns, None]) + self.token
         look = self._look_from(states, tokens, seen.get("real"), at)
         *before, last = self.layers
@@ -123,7 +126,7 @@ class TokenNetwork(TokenwiseNetwork):
     ) -> tuple[Float[Tensor, "N V d"], Int[Tensor, "N"]]:
         """The vectors of the positions, and as a column the token of each that is scored: the likeliest, or the one that stands."""
         of_position, of_tokens = features.split([len(self.names), 2 * self.vocab_size], dim=1)
-        p, logp = (x[:, self.columns] for x in of_tokens.chunk(2, dim=1))
+        p, logp = of_tokens.unflatten(1, (2, -1)).index_select(2, self.columns).unbind(1)
         best = torch.where(tokens == self.mask_id, logp.argmax(1), tokens - (tokens > self.mask_id).long())
         leads = best[:, None] == torch.arange(p.shape[1], device=p.device)
         read = torch.stack([p, logp, leads.to(p.dtype)], dim=-1)
