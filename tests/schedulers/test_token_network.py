@@ -81,7 +81,7 @@ def test_it_looks_where_the_last_blocks_of_the_denoiser_look() -> None:
 
 
 def test_blocks_remain_where_the_vocabulary_is_large_or_states_are_not_read() -> None:
-    large, alone = make_denoiser(vocab_size=70), dataclasses.replace(POLICY, states=False)
+    large, alone = make_denoiser(vocab_size=20), dataclasses.replace(POLICY, states=False)
     for denoiser, config in ((large, POLICY), (make_denoiser(), alone)):
         assert not isinstance(build_policy(config, denoiser, "denoiser").network, TokenNetwork)
 

@@ -75,6 +75,10 @@ def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""
         for record in records:
+            if (noise := record.get("noise")) is not None:
+                labels = "relative to that" if record["relative"] else "as they are"
+                found = f"{noise:.0%} of the tokens are less likely than not even where all others are known"
+                progress.console.print(f"{found}: prices are taken {labels}", soft_wrap=True)
             for start in ("start_", ""):
                 if (nll := record.get(f"{start}nll")) is not None:
                     accuracy = f", {nll:.3f} nats per held-out token"

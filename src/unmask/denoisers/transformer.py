@@ -51,14 +51,19 @@ class Lookup(nn.Module):
         self.q_norm, self.k_norm = (RMSNorm(config, self.head_width) if config.qk_norm else None for _ in "qk")
 
     def forward(
-        self, x: Float[Tensor, "B L D"], queries: Float[Tensor, "*N D"]
+        self, x: Float[Tensor, "B L D"], queries: Float[Tensor, "*N D"], scale: Float[Tensor, "D"] | None = None
     ) -> tuple[Float[Tensor, "*N H w"], Float[Tensor, "B L K w"]]:
-        """``queries`` look at ``x``."""
-        q = self.q(queries).unflatten(-1, (self.n_heads, self.head_width))
-        k = self.k(x).unflatten(-1, (self.n_kv_heads, self.head_width))
+        """``queries`` look at ``x``. With a ``scale`` both are as if they were multiplied by it."""
+        q, k = (_project(part, x, scale) for part, x in ((self.q, queries), (self.k, x)))
+        q = q.unflatten(-1, (self.n_heads, self.head_width))
+        k = k.unflatten(-1, (self.n_kv_heads, self.head_width))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         return q, k
+
+
+def _project(layer: nn.Linear, x: Float[Tensor, "*N D"], scale: Float[Tensor, "D"] | None) -> Float[Tensor, "*N C"]:
+    return layer(x) if scale is None else F.linear(x, layer.weight * scale, layer.bias)
 
 
 class Attention(Lookup):

@@ -28,7 +28,7 @@ class PolicyConfig:
         tokens: Embed the revealed tokens and the position, for small vocabularies.
         distribution: The grid and the general kind read the whole distribution of a position, not only its statistics.
         states: The general kind goes on from the denoiser's states; without them it reads prices alone.
-        token_width: Where the vocabulary is small, the general kind has a vector of this width for every position and token,
+        token_width: Where there are at most 16 tokens, the general kind has a vector of this width for every position and token,
             not blocks (0: always blocks).
         blocks: The shape of copied blocks, or of the copy of the denoiser that the kind opinion is. Set when the policy
             is built.

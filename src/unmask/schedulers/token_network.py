@@ -29,11 +29,14 @@ from unmask.denoisers.transformer import Block, Lookup, RMSNorm, Transformer, Tr
 from unmask.runs.config import read
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.features import hidden_places
-from unmask.schedulers.general import count_features, names_of, observe_features, reads_distributions, require_shape
+from unmask.schedulers.general import count_features, names_of, observe_features, require_shape
+from unmask.schedulers.near_attention import Near, list_near, look_near
 from unmask.schedulers.networks import Kept, TokenwiseNetwork
 
 HEAD_WIDTH = 16
 """Of new heads, where the denoiser has none to copy."""
+MOST_TOKENS = 16
+"""Every token costs as much as a position of blocks does: a vector for each pays where they are few, as digits are."""
 PER_TOKEN = 3
 """What a hidden position says of each token: p, log p, and whether it is the likeliest."""
 
@@ -52,7 +55,7 @@ class TokenNetwork(TokenwiseNetwork):
         self.config = shape = read(TransformerConfig, dict(require_shape(config)), "the policy's attention")
         related = related_cells(shape)
         self.register_buffer("related", related, persistent=False)
-        near = None if related is None else _list_near(related, shape.grid or 0)
+        near = None if related is None else list_near(related, shape.grid or 0)
         self.register_buffer("near", near, persistent=False)
         self.names, self.vocab_size, self.mask_id = names_of(config), config.vocab_size, config.mask_id
         tokens = [token for token in range(self.vocab_size) if token != self.mask_id]
@@ -69,7 +72,7 @@ class TokenNetwork(TokenwiseNetwork):
     @classmethod
     def suits(cls, config: PolicyConfig) -> bool:
         """Is this the network of a general policy?"""
-        return config.token_width > 0 and config.states and reads_distributions(config)
+        return 0 < config.vocab_size <= MOST_TOKENS and config.token_width > 0 and config.states and config.distribution
 
     @classmethod
     def reads_states(cls, config: PolicyConfig) -> bool:
@@ -105,14 +108,17 @@ class TokenNetwork(TokenwiseNetwork):
 
     def _score(self, seen: dict[str, Tensor], at: Place, every_token: bool = False) -> Float[Tensor, "N *V"]:
         features, tokens = seen["features"], seen["tokens"]
-        states = seen["states"].to(features.dtype)
-        vectors, best = self._hidden_vectors(features[at], tokens[at])
+        # States are no part of what is learned: normalised once for all layers, whose norms are factors of their weights.
+        states = F.rms_norm(seen["states"].to(features.dtype), (self.config.width,), eps=self.config.norm_eps)
+        flat = at[0] * states.shape[1] + at[1]
+        queries, own, shown = (x.flatten(0, 1).index_select(0, flat) for x in (states, features, tokens))
+        vectors, best = self._hidden_vectors(own, shown)
         known = self.known(torch.eye(self.vocab_size, device=tokens.device)[:, self.columns, None]) + self.token
         look = self._look_from(states, tokens, seen.get("real"), at)
         *before, last = self.layers
         for layer in before:
-            vectors = layer(vectors, known, states, at, look)
-        vectors = last(vectors, known, states, at, look, None if every_token else best)
+            vectors = layer(vectors, known, (states, queries), look)
+        vectors = last(vectors, known, (states, queries), look, None if every_token else best)
         return self.readout(self.norm(vectors))[..., 0]
 
     def _hidden_vectors(
@@ -120,7 +126,7 @@ class TokenNetwork(TokenwiseNetwork):
     ) -> tuple[Float[Tensor, "N V d"], Int[Tensor, "N"]]:
         """The vectors of the positions, and as a column the token of each that is scored: the likeliest, or the one that stands."""
         of_position, of_tokens = features.split([len(self.names), 2 * self.vocab_size], dim=1)
-        p, logp = (x[:, self.columns] for x in of_tokens.chunk(2, dim=1))
+        p, logp = of_tokens.unflatten(1, (2, -1)).index_select(2, self.columns).unbind(1)
         best = torch.where(tokens == self.mask_id, logp.argmax(1), tokens - (tokens > self.mask_id).long())
         leads = best[:, None] == torch.arange(p.shape[1], device=p.device)
         read = torch.stack([p, logp, leads.to(p.dtype)], dim=-1)
@@ -132,7 +138,7 @@ class TokenNetwork(TokenwiseNetwork):
         # Where each position stands in what the layers list: first all known tokens, then the hidden positions.
         entry = tokens.index_put(at, torch.arange(len(at[0]), device=tokens.device) + self.vocab_size)
         if self.near is not None and real is None and self.config.positions != "rotary":
-            return _look_near(self.near, entry, at)
+            return partial(look_near, Near(self.near, entry, at, self.vocab_size))
         places = number_places(states, real)
         packed, place = Packed.of_queries(at, states.shape[:2])
         attend = make_attend(self.config, self.related, packed.take(places), places, real, states.dtype, packed)
@@ -141,7 +147,9 @@ class TokenNetwork(TokenwiseNetwork):
         def look(q: Tensor, k: Tensor, listed: Tensor, weight: Tensor, column: Tensor | None) -> Tensor:
             wide = q.new_zeros(*packed.column.shape, *q.shape[1:]).index_put(place, q)
             seen = attend(wide, k, F.embedding(entry, listed.flatten(1)))[place].unflatten(-1, listed.shape[1:])
-            return F.linear((seen.transpose(1, 2) if column is None else _take(seen, column, 2)).flatten(-2), weight)
+            return F.linear(
+                (seen.transpose(1, 2) if column is None else _take(seen.transpose(1, 2), column)).flatten(-2), weight
+            )
 
         return look
 
@@ -160,41 +168,11 @@ Look = Callable[
 the vectors of a head are weighed by its columns of the matrix. The last argument is the one token of each position to look at."""
 
 
-def _take(vectors: Float[Tensor, "N ..."], column: Int[Tensor, "N"], dim: int = 1) -> Float[Tensor, "N ..."]:
-    """The vector of one token of each position; the tokens are along ``dim``."""
-    return vectors.movedim(dim, 1)[torch.arange(len(column), device=column.device), column]
-
-
-def _list_near(related: Bool[Tensor, "H L L"], n: int) -> Int[Tensor, "L H n"]:
-    """The ``n`` positions that each head of each position sees."""
-    return related.int().topk(n).indices.sort().values.transpose(0, 1).contiguous()
-
-
-def _look_near(near: Int[Tensor, "L H n"], entry: Int[Tensor, "b L"], at: Place) -> Look:
-    """Attention to the few positions that the denoiser's heads are limited to, and to no others: 9 of 81 on a board."""
-    length, heads = near.shape[:2]
-    seen = near[at[1]] + (at[0] * length)[:, None, None]  # N H n
-    head = torch.arange(heads, device=seen.device)[:, None]
-    entry = entry.flatten()[seen]
-
-    def look(q: Tensor, k: Tensor, listed: Tensor, weight: Tensor, column: Tensor | None) -> Tensor:
-        keys = F.embedding(seen * heads + head, k.flatten(0, 2))
-        logits = (keys @ (q * q.shape[-1] ** -0.5)[..., None])[..., 0]
-        # Weighing before the sum over positions leaves one row per position, where weighing after it would need one per head.
-        table = listed.flatten(0, 1) @ weight.unflatten(1, (heads, -1)).permute(1, 2, 0)  # H (M V) d
-        bags = (entry + head * len(listed)).flatten(1)
-        shares = logits.softmax(-1).to(table.dtype).flatten(1)
-        if column is not None:
-            return _sum_rows(bags * listed.shape[1] + column[:, None], table.flatten(0, 1), shares)
-        return _sum_rows(bags, table.view(heads * len(listed), -1), shares).unflatten(1, listed.shape[1:])
-
-    return look
-
-
-def _sum_rows(
-    rows: Int[Tensor, "N r"], table: Float[Tensor, "R C"], shares: Float[Tensor, "N r"]
-) -> Float[Tensor, "N C"]:
-    return F.embedding_bag(rows, table, per_sample_weights=shares, mode="sum")
+def _take(vectors: Float[Tensor, "N V ..."], column: Int[Tensor, "N"]) -> Float[Tensor, "N ..."]:
+    """The vector of one token of each position."""
+    tokens = vectors.shape[1]
+    first = torch.arange(0, len(column) * tokens, tokens, device=column.device)
+    return vectors.flatten(0, 1).index_select(0, first + column)
 
 
 class _TokenLayer(nn.Module):
@@ -215,17 +193,15 @@ class _TokenLayer(nn.Module):
         self,
         vectors: Float[Tensor, "N V d"],
         known: Float[Tensor, "T V d"],
-        states: Float[Tensor, "b L D"],
-        at: Place,
+        states: tuple[Float[Tensor, "b L D"], Float[Tensor, "N D"]],
         look: Look,
         column: Int[Tensor, "N"] | None = None,
     ) -> Float[Tensor, "N *V d"]:
-        """``known`` are the vectors of a position that shows each token of the vocabulary. With ``column`` only one token of each
-        position is computed."""
+        """``known`` are the vectors of a position that shows each token of the vocabulary; ``states`` those of all positions, and
+        of those that are computed. With ``column`` only one token of each position is computed."""
         listed = F.gelu(self.enter(self.norm(torch.cat([known, vectors]))))
         inner = listed[len(known) :]
-        states = self.attention_norm(states)
-        q, k = self.attention(states, states[at])
+        q, k = self.attention(*states, scale=self.attention_norm.weight)
         seen = look(q, k, listed, self.elsewhere.weight, column)
         others = self.others(inner.mean(1, keepdim=True))
         if column is not None:

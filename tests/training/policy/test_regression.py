@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ import torch
 from support.trainings import DATA, TRAINING, TwoPositions, small
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
+from unmask.runs.run import Run
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.methods import choose_method
 from unmask.training.policy.objectives import policy_loss
+from unmask.training.policy.rewards import share_of_noise
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.trainer import PolicyJob, train_policy
 
@@ -119,9 +122,36 @@ def test_a_sure_and_wrong_position_is_learned_to_wait() -> None:
         ({"reward": "terminal", "advantage": "trajectory"}, "self_aware"),
         ({"objective": "grpo"}, "rollout_temperature goes with"),
         ({"rollout_temperature": -1.0}, "rollout_temperature must be"),
+        ({"relative_above": 2.0}, "relative_above must be a share"),
         ({"rollout_temperature": math.nan}, "NaN"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(REGRESSION, **change)
+
+
+@pytest.mark.parametrize(("second", "noise"), [(2.0, 0.0), (-2.0, 0.5)])
+def test_prices_are_relative_where_tokens_are_noise(second: float, noise: float, tmp_path: Path) -> None:
+    """With ``second`` below 0 the token of position 1 is unlikely whatever is known; a resumed run chooses the same."""
+    config = PolicyTraining(steps=3, prompts=4, objective="regression", rollout_temperature=0.0, save_every=1)
+    weights = []
+    for name, change in (("chosen", {"relative_above": 0.2}), ("given", {"relative": noise > 0})):
+        denoiser, policy = TwoPositions(first=0.0, sure=4.0, second=second), TwoPositions.policy()
+        run = Run.create(tmp_path / name, config)
+        job = PolicyJob(denoiser, policy, denoiser.problems, dataclasses.replace(config, **change), run=run)
+        records = list(train_policy(dataclasses.replace(job, stop=lambda: True)))
+        records += list(train_policy(job))
+        assert ("noise" in records[0]) == (name == "chosen")
+        if name == "chosen":
+            assert (records[0]["noise"], records[0]["relative"]) == (noise, float(noise > 0))
+        weights.append(torch.cat([p.detach().flatten() for p in policy.parameters()]))
+    assert torch.equal(*weights)
+
+
+def test_noise_is_the_share_of_tokens_that_nothing_makes_likely() -> None:
+    """Every second of the four tokens is looked at; the first of each row is likely when the other is known."""
+    denoiser = TwoPositions(first=0.0, sure=4.0, second=-2.0)
+    assert share_of_noise(denoiser, denoiser.problems(0, 2)) == 0.5
+    assert share_of_noise(denoiser, denoiser.problems(0, 2), at_once=1, sample=2) == 0.0
+    assert share_of_noise(denoiser, denoiser.problems(0, 0)) == 0.0

@@ -91,6 +91,8 @@ class PolicyTraining:
         reward_floor: The least reward of a position.
         relative: Subtract log p(x_i | x_∖i) from a dense reward, at one more forward per position and prompt. Returns change by a
             constant, and tokens that no context determines do not count against a position.
+        relative_above: Choose relative before the first step, where more than this share of the tokens is less likely than not
+            although everything else is known (1: never choose).
         behaviour: Rollouts are drawn by the policy, or by the teacher.
         teacher: A scheduler to imitate or to draw rollouts with.
         warm_start: Steps of imitation at the beginning.
@@ -139,6 +141,7 @@ class PolicyTraining:
     std_floor: float = 0.1
     reward_floor: float = -10.0
     relative: bool = False
+    relative_above: float = 1.0
     behaviour: str = "policy"
     teacher: str = ""
     warm_start: int = 0
@@ -164,6 +167,7 @@ class PolicyTraining:
             ("hardest", 0 < self.hardest <= 1, "a share in (0, 1]"),
             ("ema", 0 <= self.ema < 1, "in [0, 1)"),
             ("decay", 0 <= self.decay <= 1, "in 0 .. 1"),
+            ("relative_above", 0 <= self.relative_above <= 1, "a share in 0 .. 1"),
             ("rollout_temperature", 0 <= (self.rollout_temperature or 0.0) < math.inf, "a number, 0 or more"),
             ("seed", 0 <= self.seed < 2**31, "in 0 .. 2**31 - 1"),
         ):

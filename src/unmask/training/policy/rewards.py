@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unmask.decoding.kv_store import Place
 from unmask.decoding.pricing import price
 from unmask.decoding.protocols import Canvas, Denoiser, States, Trajectory
 from unmask.tasks.kinds import Judge
@@ -72,17 +73,37 @@ def leave_one_out_logp(denoiser: Denoiser, canvas: Canvas, at_once: int = AT_ONC
     potential Σ_{i∈M} log p(x_i|x_∖i) and change the return by a constant.
     """
     hidden = canvas.answer(denoiser.mask_id)
-    known = torch.where(hidden, canvas.truth, canvas.tokens)
     row, position = torch.nonzero(hidden, as_tuple=True)
-    found = torch.zeros(known.shape, device=known.device)
-    for part in torch.arange(len(row), device=row.device).split(at_once):
-        r, i = row[part], position[part]
-        n = torch.arange(len(part), device=row.device)
-        tokens = known[r].index_put((n, i), torch.tensor(denoiser.mask_id, device=known.device))
-        states = denoiser.hidden(tokens, None if canvas.attention is None else canvas.attention[r])
-        prices = price(denoiser.logits(states[n, i]), denoiser.forbidden_ids)
-        found[r, i] = prices.logp.gather(1, canvas.truth[r, i][:, None])[:, 0]
-    return found
+    found = torch.zeros(hidden.shape, device=hidden.device)
+    return found.index_put((row, position), _price_one_gap(denoiser, canvas, (row, position), at_once))
+
+
+def share_of_noise(denoiser: Denoiser, canvas: Canvas, at_once: int = AT_ONCE, sample: int = AT_ONCE) -> float:
+    """The share of hidden tokens that are less likely than not although everything else is known, from about ``sample`` of them.
+
+    No order can make such a token likely: it is one of several ways to write the same, or the denoiser is wrong.
+    """
+    row, position = torch.nonzero(canvas.answer(denoiser.mask_id), as_tuple=True)
+    every = max(1, len(row) // sample)
+    if not len(row):
+        return 0.0
+    logp = _price_one_gap(denoiser, canvas, (row[::every], position[::every]), at_once)
+    return float((logp.exp() < 0.5).float().mean())
+
+
+@torch.no_grad()
+def _price_one_gap(denoiser: Denoiser, canvas: Canvas, at: Place, at_once: int) -> Float[Tensor, "N"]:
+    """log p of the truth of the positions ``at``, each hidden in a canvas of its own that shows everything else."""
+    hidden = canvas.answer(denoiser.mask_id)
+    known = torch.where(hidden, canvas.truth, canvas.tokens)
+    found = [torch.zeros(0, device=known.device)]
+    for row, position in zip(*(index.split(at_once) for index in at), strict=True):
+        n = torch.arange(len(row), device=row.device)
+        tokens = known[row].index_put((n, position), torch.tensor(denoiser.mask_id, device=known.device))
+        states = denoiser.hidden(tokens, None if canvas.attention is None else canvas.attention[row])
+        prices = price(denoiser.logits(states[n, position]), denoiser.forbidden_ids)
+        found.append(prices.logp.gather(1, canvas.truth[row, position][:, None])[:, 0])
+    return torch.cat(found)
 
 
 def to_go(rewards: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,11 +35,16 @@ from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.head_methods import decode_with
 from unmask.training.policy.learner import Learner
 from unmask.training.policy.methods import choose_method
+from unmask.training.policy.rewards import AT_ONCE, share_of_noise
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.validation import ROWS_AT_ONCE, Verify, greedy_nll, score, validate_free_running
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+
+NOISE_PROMPTS = 32
+"""Problems in which noise is looked for."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +81,14 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     The start is validated, too, and kept if no step is better: the first record has it as ``start_accuracy``. Of several
     processes each calls this with the same job; the first one writes.
     """
+    job, chosen = _choose_relative(job)
     config, policy, run = job.config, job.policy, job.run
     processes = ProcessGroup(job.accelerator or start_accelerator(config.mixed_precision))
     policy.to(processes.accelerator.device)
     learner = Learner(policy, config, processes.accelerator.device)
-    start, first = learner.restore(run, processes), {}
+    start, first = learner.restore(run, processes), chosen
     if not start:
-        first = _validate_start(job, learner, processes)
+        first = chosen | _validate_start(job, learner, processes)
     log = _open_log(run, start, processes)
     owned = run if processes.is_first else None
     for step in range(start, config.steps):
@@ -99,6 +105,17 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
         if leaving:
             return
     _finish(job, learner, processes)
+
+
+def _choose_relative(job: PolicyJob) -> tuple[PolicyJob, dict[str, float]]:
+    """The job with relative rewards where the first problems show noise; a resumed run finds the same."""
+    config = job.config
+    if config.relative or config.relative_above == 1:
+        return job, {}
+    canvas = job.source(0, min(NOISE_PROMPTS, config.prompts)).to(next(job.policy.parameters()).device)
+    noise = share_of_noise(job.denoiser, canvas, config.at_once or AT_ONCE)
+    relative = noise > config.relative_above
+    return replace(job, config=replace(config, relative=relative)), {"noise": noise, "relative": float(relative)}
 
 
 @contextmanager
