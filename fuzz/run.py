@@ -58,12 +58,11 @@ def main() -> None:
         children[child] = name
     failed = []
     while children:
-        child, status = os.wait()
+        child, status, used = os.wait4(-1, 0)
         name = children.pop(child)
         lines = (LOGS / f"{name}.log").read_text(errors="replace").splitlines()
-        print(
-            f"{name}: {f'found something, see {LOGS}/{name}.log' if status else next(iter(lines[-1:]), '')}", flush=True
-        )
+        ended = f"found something, see {LOGS}/{name}.log" if status else next(iter(lines[-1:]), "")
+        print(f"{name}: {ended} ({used.ru_utime + used.ru_stime:.0f} s of processor time)", flush=True)
         failed += [name] if status else []
     sys.exit(1 if failed else 0)
 

@@ -118,7 +118,8 @@ def _table(found: Cost, work: Work, name: str) -> Table:
     table.add_row("time", _time(found.step_seconds), _time(3600 * found.hours), _time(found.decode_seconds))
     memory = ", ".join(f"{part} {size / 1e9:.2g}" for part, size in found.memory.items())
     table.add_row("memory of a device, GB", f"{sum(found.memory.values()) / 1e9:.2g}", "", "")
-    table.caption = f"{found.parameters:,} weights; {found.devices} devices; {found.rate.source}; memory: {memory}"
+    devices = "1 device" if found.devices == 1 else f"{found.devices} devices"
+    table.caption = f"{found.parameters:,} weights; {devices}; {found.rate.source}; memory: {memory}"
     return table
 
 
