@@ -48,6 +48,19 @@ def test_the_whole_of_it_is_the_papers() -> None:
     assert [key[0] for key in transferred] == ["mbpp-256-32", "mbpp-256-64", "mbpp-256-any"]
 
 
+def test_the_whole_is_planned_before_it_starts() -> None:
+    """Hours and memory of every table and of every training, for LLaDA-8B itself."""
+    (planned,) = load_study("llada").plan()
+    named = [str(row[0]) for row in planned.rows]
+    assert sum(name.startswith("Table tab:") for name in named) == 5
+    assert {name for name in named if name.startswith("training")} == {
+        f"training {order}" for order in (*ORDERS.values(), HIDDEN)
+    }
+    hours = [float(str(row[1])) for row in planned.rows]
+    assert all(hour > 0 for hour in hours) and hours[-1] == pytest.approx(sum(hours[:-1]), abs=0.5)
+    assert all(16 <= float(str(row[2])) < 80 for row in planned.rows)  # the weights alone are 16 GB
+
+
 @pytest.mark.slow
 def test_trained_decoded_and_compared(study: LladaStudy, tmp_path: Path) -> None:
     assert study.grid() == [("gsm8k-128-32", name) for name in ("confidence", ORDERS["gsm8k"], HIDDEN)]
