@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from safetensors.torch import load_file
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install unmask[lm]")
 
 from support.launch_lines import LaunchLine, free_port, prepare, read_batch_script, read_launch_lines
-from support.processes import together
+from support.processes import kill_tree, together
 from unmask.cli.main import main
 from unmask.runs.run import Run
 
@@ -186,8 +185,7 @@ def test_the_papers_trainings_killed_and_resumed(line: LaunchLine, first: int, t
             assert killed.poll() is None and time.monotonic() < end
             time.sleep(0.05)
     finally:
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.communicate()
+        kill_tree(killed)
     assert not (place / out / "policy").exists()
     finish([start(line.command(then), line, place)])
     alone, resumed = (load_file(place / run / "policy" / "model.safetensors") for run in ("alone", out))

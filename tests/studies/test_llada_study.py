@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install unmask[lm]")
 
 from support.families import write
+from support.processes import kill_tree
 from support.tokenizers import words
 from unmask_studies.catalogue import load_study
 from unmask_studies.study import conclude, run_study
@@ -107,8 +107,7 @@ def test_the_documented_line_by_two_processes_killed_and_resumed_by_one(study: L
             assert both.poll() is None and time.monotonic() < end
             time.sleep(0.2)
     finally:
-        os.killpg(both.pid, signal.SIGKILL)
-        both.wait()
+        kill_tree(both)
     (first,) = (tmp_path / "study").rglob("results.json")
     before = first.stat().st_mtime_ns
     subprocess.run(documented_line(study, 1), cwd=tmp_path, env=settings, check=True, timeout=900)
