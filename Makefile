@@ -25,7 +25,7 @@ endif
 found = $(if $(DATA),$(wildcard $(addprefix $(DATA)/,$(call declare,published,$(1)))))
 read = $(if $(call found,$(1)),--data $(call found,$(1)))
 TEXT = $(if $(QUICK),--data README.md,$(call read,characters))
-STUDIES += $(if $(TEXT),characters)
+STUDIES += $(if $(TEXT),characters) $(if $(call read,sentence-pads),sentence-pads)
 STUDY = OMP_NUM_THREADS=1 $(BIN)/unmask study
 SIZE = $(if $(QUICK),-quick)
 FROM ?= runs/study

@@ -101,6 +101,8 @@ REFUSED = {
     "data new.csv --split tst": "split.*train.*validation.*test",
     "data --check folder": "folder is a directory",
     "pretrain": "pretrain needs --out PATH",
+    "finetune --out new --adapter loro": "--adapter: expected one of '', lora, got 'loro'; did you mean 'lora'",
+    "study llada --settings gsm8k-256-63": "no setting 'gsm8k-256-63' of the paper: .* did you mean 'gsm8k-256-64'",
     "pretrain --out new --preset sudoku-9x9-imperfet": "did you mean 'sudoku-9x9-imperfect'",
     "pretrain --out new --preset typo.toml": r"in \[training\].*did you mean 'samples'",
     "pretrain --out new --preset=nan.toml": "preset nan.toml: training.batch: expected a valid integer, got float nan",

@@ -38,11 +38,15 @@ STORED = json.loads((Path(__file__).parent / "family_logits.json").read_text())
 
 @cache
 def ours(family: str, dtype: torch.dtype = torch.float32) -> Transformer:
+    """With weights in memory of their own, as the public model's: those in a mapped file stand at other addresses, by which a CPU's
+    product with a single row, such as an expert's, may round its last bit."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         denoiser = load_denoiser(write(Path(folder) / family, family), dtype=dtype)
     assert isinstance(denoiser, Transformer)
+    for parameter in denoiser.parameters():
+        parameter.data = parameter.data.clone()
     return denoiser
 
 

@@ -7,10 +7,6 @@ Environment variables name the published code: ``UNMASK_LLADA_CODE`` a folder wi
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import sys
-import types
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from support.families import DREAM, LLADA, weights, write
+from support.published import load_package
 from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import RMSNorm, TransformerConfig
 
@@ -32,25 +29,6 @@ DREAMS: list[dict[str, Any]] = [
     {}, {"num_key_value_heads": 4}, {"hidden_size": 32, "rms_norm_eps": 1e-5},
     {"num_hidden_layers": 5, "max_position_embeddings": 300},
 ]  # fmt: skip
-
-
-def published(variable: str, *parts: str) -> dict[str, Any]:
-    """The modules of a folder that an environment variable names, as a package of their own."""
-    where = os.environ.get(variable)
-    if not where:
-        pytest.skip(f"{variable} names no folder with published modelling code")
-    pytest.importorskip("transformers", reason="the published code imports transformers")
-    sys.modules.setdefault("einops", types.SimpleNamespace(rearrange=None))  # pyright: ignore
-    package = types.ModuleType(variable.lower())
-    package.__path__ = [where]
-    sys.modules[package.__name__] = package
-    found = {}
-    for part in parts:
-        spec = importlib.util.spec_from_file_location(f"{package.__name__}.{part}", Path(where) / f"{part}.py")
-        assert spec and spec.loader
-        found[part] = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(found[part])
-    return found
 
 
 def tensors(name: str, config: dict[str, Any]) -> dict[str, Tensor]:
@@ -90,7 +68,7 @@ def largest_difference(folder: Path, name: str, dtype: torch.dtype, theirs: nn.M
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("changes", LLADAS, ids=str)
 def test_llada_itself(changes: dict[str, Any], dtype: torch.dtype, tmp_path: Path) -> None:
-    parts = published("UNMASK_LLADA_CODE", "configuration_llada", "modeling_llada")
+    parts = load_package("UNMASK_LLADA_CODE", "configuration_llada", "modeling_llada")
     known = {field.name for field in fields(parts["configuration_llada"].ModelConfig)}
     dropout = {"residual_dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0, "init_device": "cpu"}
     config = {**LLADA, **changes}
@@ -102,7 +80,7 @@ def test_llada_itself(changes: dict[str, Any], dtype: torch.dtype, tmp_path: Pat
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("changes", DREAMS, ids=str)
 def test_dream_itself(changes: dict[str, Any], dtype: torch.dtype, tmp_path: Path) -> None:
-    parts = published("UNMASK_DREAM_CODE", "configuration_dream", "generation_utils", "modeling_dream")
+    parts = load_package("UNMASK_DREAM_CODE", "configuration_dream", "generation_utils", "modeling_dream")
     modelling = parts["modeling_dream"]
 
     def rope(config: Any, device: Any = None, **_: Any) -> tuple[Tensor, float]:  # transformers 5 has it no more

@@ -9,10 +9,9 @@ temperature 0 nothing is drawn.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from support.families import write
+from support.published import load_loop
 from support.tokenizers import words
 from unmask.decoding import paces as pace
 from unmask.decoding.loop import unmask
@@ -223,20 +223,6 @@ def test_dream_needs_its_shift(dream: Transformer) -> None:
     assert all(a != b for a, b in zip(revealed(shifted), revealed(plain), strict=True))
 
 
-def published(variable: str, what: str, changes: dict[str, str] | None = None) -> ModuleType:
-    """The module that an environment variable names, with ``changes`` of its source."""
-    where = os.environ.get(variable)
-    if not where:
-        pytest.skip(f"{variable} names no {what}")
-    source = Path(where).read_text()
-    for theirs, ours in (changes or {}).items():
-        assert theirs in source
-        source = source.replace(theirs, ours)
-    module = ModuleType(Path(where).stem)
-    exec(compile(source, where, "exec"), module.__dict__)
-    return module
-
-
 class AsPublished:
     """A denoiser behind the interface that the published loops call."""
 
@@ -252,11 +238,18 @@ class AsPublished:
         return SimpleNamespace(logits=all_logits(self.denoiser, tokens, real))
 
 
-@pytest.mark.parametrize("scale", [0.0, 1.5])
-@pytest.mark.parametrize(("length", "block", "steps"), [(16, 16, 16), (16, 16, 8), (16, 4, 8), (12, 6, 2)])
-def test_llada_itself(llada: Transformer, length: int, block: int, steps: int, scale: float) -> None:
+@pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 2}, {"n_layers": 5}, {"rms_norm_eps": 1e-3}], ids=str)
+@pytest.mark.parametrize("scale", [0.0, 0.5, 1.5])
+@pytest.mark.parametrize(
+    ("length", "block", "steps"),
+    [(16, 16, 16), (16, 16, 8), (16, 4, 8), (12, 6, 2), (16, 16, 5), (24, 8, 9), (8, 1, 8)],
+)
+def test_llada_itself(
+    length: int, block: int, steps: int, scale: float, changes: dict[str, Any], tmp_path: Path
+) -> None:
     """With UNMASK_LLADA_DECODER = LLaDA's generate.py; a padded batch, as that file's own example."""
-    theirs = published("UNMASK_LLADA_DECODER", "generate.py of LLaDA")
+    theirs = load_loop("UNMASK_LLADA_DECODER")
+    llada: Any = load_denoiser(write(tmp_path, "llada", max_sequence_length=64, **changes))
     canvas = prompt_canvas(llada, words(31), PROMPTS, length)
     tokens = theirs.generate(
         AsPublished(llada), canvas.tokens[:, :-length], canvas.attention[:, :-length].long(),
@@ -278,7 +271,7 @@ def test_lladas_end_settings_themselves(
     lowest index.
     """
     changes = {"126081": str(END), "126348": str(TURN_END), "torch.topk(": "stable_topk("}
-    theirs = published("UNMASK_LLADA_DECODER", "generate.py of LLaDA", changes)
+    theirs = load_loop("UNMASK_LLADA_DECODER", changes)
     theirs.__dict__["stable_topk"] = lambda values, k: tuple(x[:k] for x in values.sort(descending=True, stable=True))
     canvas = prompt_canvas(instruct, words(31), PROMPTS, length)
     tokens = theirs.generate(
@@ -290,11 +283,13 @@ def test_lladas_end_settings_themselves(
     assert revealed(ours) == tokens[:, -length:].tolist()
 
 
+@pytest.mark.parametrize("changes", [{}, {"num_key_value_heads": 4}, {"num_hidden_layers": 5}], ids=str)
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("length", "steps"), [(16, 16), (16, 8), (12, 5)])
-def test_dream_itself(dream: Transformer, length: int, steps: int, rule: str) -> None:
+@pytest.mark.parametrize(("length", "steps"), [(16, 16), (16, 8), (12, 5), (24, 9), (9, 2)])
+def test_dream_itself(length: int, steps: int, rule: str, changes: dict[str, Any], tmp_path: Path) -> None:
     """With UNMASK_DREAM_DECODER = Dream's generation_utils.py; a padded batch, its counts as they are published."""
-    theirs = published("UNMASK_DREAM_DECODER", "generation_utils.py of Dream")
+    theirs = load_loop("UNMASK_DREAM_DECODER")
+    dream: Any = load_denoiser(write(tmp_path, "dream", max_position_embeddings=64, **changes))
     canvas = prompt_canvas(dream, words(), PROMPTS, length)
 
     class Published(AsPublished, theirs.DreamGenerationMixin):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer as Fast
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from support import block_families
 from support.families import LLADA
 from support.tokenizers import Ids, dream_files, wordpieces, words
 from unmask.generation.text_canvas import as_turns, completions, gap_canvas, load_tokenizer, prompt_canvas, whole_texts
@@ -196,3 +198,13 @@ def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match="that transformers can read"):
         load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_beside_any_configuration_is_read_without_a_warning(tmp_path: Path) -> None:
+    """SDAR's has a field that transformers will rename."""
+    folder = block_families.write(tmp_path, "sdar")
+    words(eos=26).save_pretrained(folder)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        assert load_tokenizer(folder).encode("w3") == [3]
+    assert [str(one.message) for one in shown if one.category is FutureWarning] == []

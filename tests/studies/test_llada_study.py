@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install unmask[lm]")
 
 from support.families import write
+from support.processes import kill_tree
 from support.tokenizers import words
 from unmask_studies.catalogue import load_study
 from unmask_studies.study import conclude, run_study
@@ -46,6 +46,19 @@ def test_the_whole_of_it_is_the_papers() -> None:
     assert {key[1] for key in grid} == {"confidence", "margin", "entropy", *ORDERS.values(), HIDDEN}
     transferred = [key for key in grid if str(key[0]).startswith("mbpp") and key[1] == ORDERS["gsm8k"]]
     assert [key[0] for key in transferred] == ["mbpp-256-32", "mbpp-256-64", "mbpp-256-any"]
+
+
+def test_the_whole_is_planned_before_it_starts() -> None:
+    """Hours and memory of every table and of every training, for LLaDA-8B itself."""
+    (planned,) = load_study("llada").plan()
+    named = [str(row[0]) for row in planned.rows]
+    assert sum(name.startswith("Table tab:") for name in named) == 5
+    assert {name for name in named if name.startswith("training")} == {
+        f"training {order}" for order in (*ORDERS.values(), HIDDEN)
+    }
+    hours = [float(str(row[1])) for row in planned.rows]
+    assert all(hour > 0 for hour in hours) and hours[-1] == pytest.approx(sum(hours[:-1]), abs=0.5)
+    assert all(16 <= float(str(row[2])) < 80 for row in planned.rows)  # the weights alone are 16 GB
 
 
 @pytest.mark.slow
@@ -94,8 +107,7 @@ def test_the_documented_line_by_two_processes_killed_and_resumed_by_one(study: L
             assert both.poll() is None and time.monotonic() < end
             time.sleep(0.2)
     finally:
-        os.killpg(both.pid, signal.SIGKILL)
-        both.wait()
+        kill_tree(both)
     (first,) = (tmp_path / "study").rglob("results.json")
     before = first.stat().st_mtime_ns
     subprocess.run(documented_line(study, 1), cwd=tmp_path, env=settings, check=True, timeout=900)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
@@ -41,6 +45,16 @@ def together(count: int, work: Callable[[int], None], log: Path) -> tuple[list[i
         else:
             time.sleep(0.02)
     return [codes[child] for child in children], time.monotonic() - began
+
+
+def kill_tree(launched: subprocess.Popen[Any]) -> None:
+    """End a launcher and all that it has started, each with SIGKILL: its workers have sessions of their own and would go on."""
+    tree = [psutil.Process(launched.pid), *psutil.Process(launched.pid).children(recursive=True)]
+    for process in tree:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(tree[1:], timeout=PATIENCE)
+    launched.wait()
 
 
 def _child(rank: int, count: int, port: int, work: Callable[[int], None], log: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from unmask.cli.shell import Inline, console, find_option, progress_bar, with_config
 from unmask.cli.train import hand_over_interrupts, read_from
 from unmask.runs.presets import change_training, load_preset
+from unmask.runs.processes import count_processes
 from unmask.training.denoiser.second_stage import SecondStage, run_rounds, run_second_stage
 from unmask.training.policy.run import PolicyRun
 
@@ -65,6 +66,8 @@ class Finetune:
 
 def show_tuning(config: SecondStage, out: Path, resume: bool) -> None:
     """The second stage with two progress lines: orders, canvases. Prints its effect on held-out problems."""
+    if (processes := count_processes()) > 1:
+        console.print(f"the canvases of a step are shared by {processes} processes")
     with ExitStack() as stack, progress_bar("{task.description}", "canvases") as progress:
         drawing = progress.add_task("decoding orders", total=config.data.problem_count)
         bar = progress.add_task("tuning", total=config.training.steps * config.training.batch)

@@ -203,7 +203,8 @@ def _explain_value(event: parse_errors.ParseErrorEvent) -> str:
     place = "" if argument is None else f"{argument.display_name()}: "
     if isinstance(event, parse_errors.InvalidChoice):
         near = did_you_mean(event.value, event.choices)
-        return f"{place}expected one of {', '.join(event.choices)}, got {event.value!r}{near}"
+        choices = ", ".join(choice or "''" for choice in event.choices)
+        return f"{place}expected one of {choices}, got {event.value!r}{near}"
     if isinstance(event, parse_errors.InstantiationFailure):
         text = str(event.message)
         unread = UNREAD.search(text)

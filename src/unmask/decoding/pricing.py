@@ -51,7 +51,7 @@ class Prices:
 
     @lazy
     def margin(self) -> Float[Tensor, "N"]:
-        return self.p_best * (1 - self.odds.others.amax(1))
+        return self.p_best * (1 - self.odds.rest().amax(1))
 
     @lazy
     def entropy(self) -> Float[Tensor, "N"]:
@@ -109,6 +109,14 @@ class Odds:
         others: Float[Tensor, "N V"],
     ) -> None:
         self.logits, self.top, self.best, self.others = logits, top, best, others
+        self._whole = False
+
+    def rest(self) -> Float[Tensor, "N V"]:
+        """``others`` as they are at first: the entropy leaves a 1 in the place of the likeliest token."""
+        if self._whole:
+            self._whole = False
+            self.others.scatter_(1, self.best[:, None], 0.0)
+        return self.others
 
     def log_probabilities(self, confidence: Float[Tensor, "N"]) -> Float[Tensor, "N V"]:
         # In place where a tensor is ours: at a vocabulary of 10⁵, new memory costs as much as the arithmetic.
@@ -117,10 +125,8 @@ class Odds:
     def entropy(self, logp: Float[Tensor, "N V"], p_best: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
         """−Σ p log p, with 0·log 0 = 0 where a token is forbidden: its logarithm is made finite."""
         terms = logp.clamp(min=torch.finfo(logp.dtype).min)
-        at = self.best[:, None]
-        relative = self.others.scatter_(1, at, 1.0)
-        total = terms.mul_(relative).sum(1)
-        self.others.scatter_(1, at, 0.0)
+        self._whole = True
+        total = terms.mul_(self.others.scatter_(1, self.best[:, None], 1.0)).sum(1)
         return (-total * p_best).clamp(min=0)
 
 

@@ -16,6 +16,7 @@ import contextlib
 import inspect
 import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -336,14 +337,16 @@ def _require_plausible(config: Any, shapes: Mapping[str, Shape], folder: Path) -
 
 @contextlib.contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Without the progress bars and tables that transformers prints."""
+    """Without the progress bars and tables that transformers prints, and what it says of fields that it will rename."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         logging.set_verbosity(level)
         if bars:

@@ -6,6 +6,7 @@ Shapes: ``B`` canvases, ``L`` positions, ``H`` heads, ``w`` rotated channels of 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
@@ -57,13 +58,18 @@ def rotary(
     1/θ^e and not θ^−e: they differ in the last bit, which a thousand positions on is the fourth decimal of an angle, and the
     published models were trained with the former.
     """
-    exponent = torch.arange(0, width, 2, device=places.device, dtype=torch.float32) / width
-    frequency, factor = 1.0 / theta**exponent, 1.0
-    if yarn is not None:
-        frequency, factor = yarn.stretch(frequency, theta), yarn.attention_factor
-    angle = places[..., None].float() * frequency
+    factor = 1.0 if yarn is None else yarn.attention_factor
+    angle = places[..., None].float() * _frequencies(width, theta, yarn, places.device)
     angle = torch.cat([angle, angle], dim=-1)[:, :, None, :]
     return (angle.cos() * factor).to(dtype), (angle.sin() * factor).to(dtype)
+
+
+@lru_cache(maxsize=256)
+def _frequencies(width: int, theta: float, yarn: Yarn | None, device: torch.device) -> Float[Tensor, "half"]:
+    """Made once for a device: every forward needs them."""
+    exponent = torch.arange(0, width, 2, device=device, dtype=torch.float32) / width
+    frequency = 1.0 / theta**exponent
+    return frequency if yarn is None else yarn.stretch(frequency, theta)
 
 
 def turn(

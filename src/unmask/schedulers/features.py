@@ -36,9 +36,18 @@ def compute_logit(confidence: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return -torch.log(torch.expm1(-confidence).clamp(min=1e-30)).clamp(max=LOGIT_CAP)
 
 
+def negative_logit(confidence: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The same with the other sign, for what has no gradient: fewer kernels, as log 0 is capped, too."""
+    return torch.log(torch.expm1(-confidence)).clamp(min=-LOGIT_CAP)
+
+
 def confidence_logit(seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
     """log p̂/(1 − p̂) of an observation; that of p̂ = 1/e where nothing was priced."""
-    return compute_logit(seen["confidence"].nan_to_num(neginf=-1.0))
+    return compute_logit(_known_confidence(seen))
+
+
+def _known_confidence(seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
+    return seen["confidence"].nan_to_num(neginf=-1.0)
 
 
 def observe_base(view: View, base: str) -> Float[Tensor, "b L"]:
@@ -49,6 +58,13 @@ def observe_base(view: View, base: str) -> Float[Tensor, "b L"]:
 def base_scores(seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
     """The scores that a policy begins with: those of its heuristic, or confidence as a logit."""
     return seen["base"] if "base" in seen else confidence_logit(seen)
+
+
+def add_base(residual: Float[Tensor, "b L"], seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
+    """The residual and :func:`base_scores`, which are subtracted where adding would launch a kernel more."""
+    if "base" in seen:
+        return residual + seen["base"]
+    return residual - negative_logit(_known_confidence(seen))
 
 
 def hidden_places(seen: dict[str, Tensor]) -> Place:
@@ -63,6 +79,8 @@ def compute_features(view: View, names: Sequence[str]) -> Float[Tensor, "b L F"]
     """
     columns: dict[str, Tensor] = {"hidden": view.hidden}
     if priced := [name for name in names if name in PRICED]:
+        if "margin" in priced:
+            _ = view.prices.margin  # before the entropy, which borrows what it is computed from
         values = torch.stack([_price_feature(name, view) for name in priced], dim=1)
         if view.prices.altered:  # an end token that has no confidence by decree is as if it were not priced
             values = values.masked_fill((view.prices.confidence == -torch.inf)[:, None], 0.0)
@@ -83,7 +101,7 @@ def _price_feature(name: str, view: View) -> Float[Tensor, "N"]:
         vocabulary = prices.vocabulary - len(view.denoiser.forbidden_ids)
         return prices.entropy / torch.log(torch.tensor(float(max(2, vocabulary))))
     if name == "logit":
-        return compute_logit(prices.confidence) / 10
+        return negative_logit(prices.confidence) / -10
     return prices.margin if name == "margin" else prices.confidence
 
 

@@ -22,7 +22,7 @@ from unmask.decoding.pricing import compile_once
 from unmask.decoding.protocols import Denoiser, View
 from unmask.schedulers.config import KINDS, PolicyConfig
 from unmask.schedulers.features import (
-    base_scores,
+    add_base,
     compute_logit,
     confidence_logit,
     hidden_places,
@@ -109,7 +109,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         if self.network.masks_padding and "real" in seen and not padded and bool(seen["real"].all()):
             seen = {name: value for name, value in seen.items() if name != "real"}
         residual = self.network(seen, at)
-        return residual + base_scores(seen) if self.config.residual else residual
+        return add_base(residual, seen) if self.config.residual else residual
 
     def score_tokens(self, seen: dict[str, Tensor]) -> tuple[Float[Tensor, "b L"], Float[Tensor, "N V"]]:
         """The scores, and those that each token of a hidden position would have if it were the likeliest one there.

@@ -20,6 +20,7 @@ from unmask.evaluation.lm_eval.settings import LmEval
 from unmask.report.benchmarks import BASELINE, Benchmark, compare_benchmarks, read_benchmark
 from unmask.report.numbers import percent
 from unmask.runs.atomic import atomic_write
+from unmask.runs.names import did_you_mean
 from unmask.runs.presets import list_presets, load_preset
 from unmask.runs.processes import is_first
 from unmask.training.cost.flops import TEXT_POLICY, shape_of
@@ -65,7 +66,8 @@ class LladaStudy(GridStudy, Placement):
         known = {entry.name: load_preset(entry.name, LmEval, "lm_eval") for entry in list_presets("lm_eval")}
         found = {name: one for name, one in known.items() if one.source.startswith("Table")}
         if unknown := [name for name in self.settings if name not in found]:
-            raise ValueError(f"no setting {unknown[0]!r} of the paper: expected some of {', '.join(found)}")
+            near = did_you_mean(unknown[0], found)
+            raise ValueError(f"no setting {unknown[0]!r} of the paper: expected some of {', '.join(found)}{near}")
         chosen = {name: found[name] for name in self.settings} or found
         changes: dict[str, Any] = {
             name: getattr(self, name) for name in ("denoiser", "data", "limit", "batch", "device")

@@ -104,8 +104,8 @@ def test_resume_with_a_different_number_of_processes_after_a_kill(one: Path, tmp
     same_training(one, tmp_path / "run")
 
 
-def test_more_processes_than_prompts_train_like_one(tmp_path: Path) -> None:
-    few = replace(CONFIG, training=replace(CONFIG.training, prompts=2))
+def test_more_processes_than_prompts_and_held_out_problems_train_like_one(tmp_path: Path) -> None:
+    few = replace(CONFIG, training=replace(CONFIG.training, prompts=2, validate=2))
     train(few, tmp_path / "one")
     codes, _ = together(3, lambda rank: train(few, tmp_path / "run"), tmp_path / "log")
     assert codes == [0, 0, 0], (tmp_path / "log.2").read_text()

@@ -7,7 +7,8 @@ Where we depart from the appendix: the loss is a mean over hidden positions, not
 ``t``; ``weight="elbo"`` weighs each row by E[1/t] given how many it hides instead, which makes the loss an upper bound of
 −log p(x), per position of the answer.
 
-Every batch is a function of the seed and the step: a killed run resumes from its last checkpoint and draws the same ones.
+Every batch is a function of the seed and the step: a killed run resumes from its last checkpoint and draws the same ones. Several
+processes share the rows of a batch and add up their gradients.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
@@ -32,6 +33,7 @@ from unmask.denoisers.masked_lm import MaskedLM
 from unmask.denoisers.transformer import Transformer
 from unmask.runs.config import BelowOne, Count, NonNegative, Positive, Seed, config
 from unmask.runs.optimizer import dump_optimizer, load_optimizer
+from unmask.runs.processes import ProcessGroup
 from unmask.runs.run import Run
 
 Tunable = Transformer | MaskedLM
@@ -54,6 +56,12 @@ class Masks:
     def to(self, device: torch.device) -> Masks:
         weight = None if self.weight is None else self.weight.to(device)
         return Masks(self.hidden.to(device), self.scored.to(device), weight, self.answers)
+
+    def part(self, rows: Int[Tensor, "b"], canvas: Canvas, mask_id: int) -> Masks:
+        """Some rows, whose loss is their part of the loss of all."""
+        answers = self.answers or int((self.scored if self.weight is None else canvas.tokens == mask_id).sum())
+        weight = torch.ones(len(self.scored), 1) if self.weight is None else self.weight
+        return Masks(self.hidden[rows], self.scored[rows], weight[rows], answers)
 
 
 Masking = Callable[[Canvas, int], Masks]
@@ -162,6 +170,19 @@ def masked_loss(
     return total, (logits.argmax(-1) == target).float().mean()
 
 
+def share_loss(
+    denoiser: Tunable, canvas: Canvas, masks: Masks, forbidden: tuple[int, ...], processes: ProcessGroup
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """This process's part of :func:`masked_loss`: over all processes the parts add up to it."""
+    rows = processes.split(len(canvas.tokens))
+    part = masks.part(rows, canvas, denoiser.mask_id)
+    share = int(part.scored.sum()) / int(masks.scored.sum())
+    if not share:
+        return torch.zeros((), device=denoiser.device, requires_grad=True), torch.zeros((), device=denoiser.device)
+    loss, hit = masked_loss(denoiser, canvas.rows(rows), part, forbidden)
+    return loss, hit * share
+
+
 def train_masked(
     denoiser: Tunable,
     source: Source,
@@ -169,14 +190,15 @@ def train_masked(
     run: Run | None = None,
     masking: Masking | None = None,
     forbidden: tuple[int, ...] = (),
+    processes: ProcessGroup | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Train in place the weights that require gradients, yielding a record every ``log_every`` steps.
 
     With a run, log, checkpoint and resume. ``masking`` draws the masks; by default, at random. ``forbidden`` tokens have
-    probability 0 in the loss.
+    probability 0 in the loss. Of several ``processes`` each calls this; the first one writes.
     """
     masking = masking or random_masks(denoiser.mask_id, config.seed, config.weight)
-    trainer = _Trainer(denoiser, config, run)
+    trainer = _Trainer(denoiser, config, run, processes)
     start, began = trainer.restore(), time.perf_counter()
     with ThreadPoolExecutor(1) as ahead, trainer.save_when_interrupted():
         upcoming = ahead.submit(source, start, config.batch)
@@ -184,7 +206,11 @@ def train_masked(
             canvas, done = upcoming.result(), step + 1
             if done < config.steps:
                 upcoming = ahead.submit(source, done, config.batch)
-            trainer.take_step(step, *masked_loss(denoiser, canvas, masking(canvas, step), forbidden))
+            masks = masking(canvas, step)
+            if processes is None:
+                trainer.take_step(step, *masked_loss(denoiser, canvas, masks, forbidden))
+            else:
+                trainer.take_step(step, *share_loss(denoiser, canvas, masks, forbidden, processes))
             record = None
             if done % config.log_every == 0 or done == config.steps:
                 rate = (done - start) * config.batch / (time.perf_counter() - began)
@@ -200,8 +226,11 @@ def train_masked(
 class _Trainer:
     """The weights that are trained, their optimizer and average, and the losses since the last record."""
 
-    def __init__(self, denoiser: Tunable, config: MaskedTraining, run: Run | None) -> None:
-        self.denoiser, self.config, self.run = denoiser, config, run
+    def __init__(
+        self, denoiser: Tunable, config: MaskedTraining, run: Run | None, processes: ProcessGroup | None
+    ) -> None:
+        self.denoiser, self.config, self.run, self.processes = denoiser, config, run, processes
+        self.owned = run if processes is None or processes.is_first else None
         self.trained = {name: p for name, p in denoiser.named_parameters() if p.requires_grad}
         self.optimizer = torch.optim.AdamW(
             self.trained.values(), lr=config.lr, betas=(0.9, 0.99), weight_decay=config.weight_decay
@@ -224,6 +253,7 @@ class _Trainer:
     def take_step(self, step: int, loss: Float[Tensor, ""], hit: Float[Tensor, ""]) -> None:
         self.optimizer.zero_grad()
         loss.backward()
+        loss, hit = self._add_up(loss.detach(), hit)
         torch.nn.utils.clip_grad_norm_(self.trained.values(), self.config.clip)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr_at(step)
@@ -232,9 +262,17 @@ class _Trainer:
         with torch.no_grad():
             for name, tensor in self.average.items():
                 tensor.lerp_(self.trained[name], 1 - min(self.config.ema, (step + 1) / (step + 10)))
-        self.losses.append(loss.detach().float())
+        self.losses.append(loss.float())
         self.hits.append(hit)
         self.done = step + 1
+
+    def _add_up(self, loss: Float[Tensor, ""], hit: Float[Tensor, ""]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """The gradients of all processes in each of them, and the loss and the hits of all."""
+        if self.processes is None:
+            return loss, hit
+        for p in self.trained.values():
+            p.grad = self.processes.all_reduce(torch.zeros_like(p) if p.grad is None else p.grad)
+        return self.processes.all_reduce(loss), self.processes.all_reduce(hit)
 
     def log(self, step: int, rate: float) -> dict[str, Any]:
         """The record of the steps since the last one."""
@@ -246,8 +284,8 @@ class _Trainer:
             "lr": self.config.lr_at(step),
             "samples_per_second": rate,
         }
-        if self.run:
-            self.run.log(record)
+        if self.owned:
+            self.owned.log(record)
         self.losses, self.hits = [], []
         return record
 
@@ -261,17 +299,18 @@ class _Trainer:
         return own | {f"average.{name}": tensor for name, tensor in self.average.items()}
 
     def save(self, step: int) -> None:
-        if self.run:
+        if self.owned:
             tensors, state = dump_optimizer(self.optimizer)
             awaiting = [[x.item() for x in values] for values in (self.losses, self.hits)]
-            self.run.save(step, tensors | self._tensors(), {"optimizer": state, "awaiting": awaiting})
+            self.owned.save(step, tensors | self._tensors(), {"optimizer": state, "awaiting": awaiting})
 
     def restore(self) -> int:
         """The step to continue from."""
         if self.run is None:
             return 0
         checkpoint = self.run.load_latest()
-        self.run.rewind(0 if checkpoint is None else checkpoint.step)  # step 0: measured before the first
+        if self.owned:
+            self.owned.rewind(0 if checkpoint is None else checkpoint.step)  # step 0: measured before the first
         if checkpoint is None:
             return 0
         with checkpoint.restoring():

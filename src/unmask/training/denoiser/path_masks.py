@@ -74,7 +74,8 @@ class PathMasks:
 
     ``orders(rows)`` draws the orders of some canvases when a step needs them, with the ``trained`` weights as they were at the
     beginning; every ``refresh`` steps a new turn begins, whose orders are drawn with the weights that it begins with. A run keeps
-    orders in its folder as they are drawn. ``vary`` shows a canvas and its order under another symmetry each time.
+    orders in its folder as they are drawn; of several processes one ``writes`` them. ``vary`` shows a canvas and its order under
+    another symmetry each time.
     """
 
     canvas: Canvas
@@ -87,6 +88,7 @@ class PathMasks:
     run: Run | None = None
     vary: Vary | None = None
     trained: Mapping[str, Tensor] = field(default_factory=dict)
+    writes: bool = True
 
     def __post_init__(self) -> None:
         self._turn, self._when, self._drawn = -1, torch.empty(0), torch.empty(0)
@@ -136,7 +138,7 @@ class PathMasks:
         if len(missing):
             with self._as_at_the_beginning():
                 self._keep(missing, self.orders(missing))
-            if self.run is not None:
+            if self.run is not None and self.writes:
                 file = self._folder(turn) / f"step-{step:08d}.safetensors"
                 save_tensors(file, {"rows": missing, "when": self._when[missing].to(torch.int16)})
         return self._when[rows]
@@ -151,7 +153,7 @@ class PathMasks:
             self._weights = {name: found[name].to(tensor) for name, tensor in self.trained.items()}
         elif turn:
             self._weights = {name: p.detach().clone() for name, p in self.trained.items()}
-            if self.run is not None:
+            if self.run is not None and self.writes:
                 save_tensors(self._folder(turn) / "weights.safetensors", self._weights)
         for _, file in sorted(stored.items()):
             found = self._read(file)

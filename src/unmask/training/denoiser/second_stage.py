@@ -1,11 +1,13 @@
 """The second stage as a run directory, from a preset: fine-tune a denoiser along fixed orders (Eq. second_stage_loss).
 
 ``max_θ E_x[R_θ(x, σ̂)]``: the order σ̂ is a deterministic rollout of a learned policy or any other scheduler, drawn with the initial
-denoiser (``refresh`` draws again as it changes) when a step needs it. The loss off the path is measured beside it.
+denoiser (``refresh`` draws again as it changes) when a step needs it. The loss off the path is measured beside it. Several
+processes (``accelerate launch``) share the drawing of orders, the canvases of a step and the measuring.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from pathlib import Path
@@ -21,11 +23,12 @@ from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import describe_source, load_denoiser
 from unmask.denoisers.lora import add_lora, merge, save_adapter
 from unmask.denoisers.masked_lm import MaskedLM, silence_transformers
-from unmask.denoisers.placement import Placement
+from unmask.denoisers.placement import SPREAD, Placement, find_device
 from unmask.denoisers.transformer import Transformer
 from unmask.evaluation.evaluate import evaluate
 from unmask.generation.text_canvas import copy_tokenizer
 from unmask.runs.config import Count, Natural, Positive, Share, config
+from unmask.runs.processes import ProcessGroup, count_processes, current_group
 from unmask.runs.run import Run
 from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask.tasks.kinds import Data
@@ -92,26 +95,30 @@ def run_second_stage(
     """Tune in ``folder``, yielding records; at the end the denoiser is in ``folder/denoiser``, in float16; or its adapter.
 
     The first record, at step 0, and the last hold ``accuracy``, ``on_path`` and ``off_path`` on held-out problems. ``progress`` is
-    called with the number of canvases that got their order.
+    called with the number of canvases that got their order. Under ``accelerate launch`` every process calls this; the first one
+    owns the folder.
     """
+    processes = _share(config)
+    first = processes is None or processes.is_first
     denoiser = _tunable(config)
     scheduler = load_scheduler(config.order, denoiser, config.denoiser)
     source = config.data.problems(denoiser, config.denoiser)
     held_out = source.held_out(config.validate, config.validation)
     inputs = {"denoiser": describe_source(config.denoiser), "order": describe_policy(config.order, config.denoiser)}
-    run = Run.create(folder, config, resume=resume, may_differ=("device",), inputs=inputs)
-    with run.work():
+    if first:
+        Run.create(folder, config, resume=resume, may_differ=("device",), inputs=inputs)
+    _wait(processes)
+    run = Run(Path(folder))
+    with run.work() if first else contextlib.nullcontext():
         canvas, seed = source.fixed(), config.training.seed
-        if config.adapter:
-            add_lora(denoiser, config.rank, config.alpha, seed=seed)
-        else:
-            for name, parameter in denoiser.named_parameters():
-                parameter.requires_grad_(config.trained == "all" or name.startswith("head."))
+        _choose_trained(denoiser, config)
 
         def draw(rows: Int[Tensor, "n"]) -> Int[Tensor, "n L"]:
-            return draw_orders(
-                denoiser, scheduler, canvas.rows(rows), seed, config.decoding, progress=progress, numbers=rows
+            mine = rows if processes is None else rows[processes.split(len(rows))]
+            drawn = draw_orders(
+                denoiser, scheduler, canvas.rows(mine), seed, config.decoding, progress=progress, numbers=mine
             )
+            return drawn if processes is None else processes.all_gather(drawn.to(denoiser.device))[0].to(drawn.device)
 
         paths = PathMasks(
             canvas,
@@ -124,21 +131,51 @@ def run_second_stage(
             run,
             source.vary,
             {name: p for name, p in denoiser.named_parameters() if p.requires_grad},
+            writes=first,
         )
         before = next((record for record in run.metrics() if record.get("step") == 0), None)
         if before is None:
-            run.rewind(None)
-            before = {"step": 0, **measure_on_and_off_path(denoiser, scheduler, held_out)}
-            run.log(before)
+            before = {"step": 0, **measure_on_and_off_path(denoiser, scheduler, held_out, processes)}
+            if first:
+                run.rewind(None)
+                run.log(before)
         yield before
-        yield from train_masked(denoiser, paths, config.training, run, paths.masks, denoiser.forbidden_ids)
+        yield from train_masked(denoiser, paths, config.training, run, paths.masks, denoiser.forbidden_ids, processes)
         denoiser.requires_grad_(False)
-        _save(denoiser, config, run.folder / "denoiser")
+        if first:
+            _save(denoiser, config, run.folder / "denoiser")
+        _wait(processes)
         tuned = load_denoiser(run.folder, **config.options)
-        after = {"step": config.training.steps, **measure_on_and_off_path(tuned, scheduler, held_out)}
-        if not _complete(run.folder):
+        after = {
+            "step": config.training.steps,
+            **measure_on_and_off_path(tuned, scheduler, held_out, processes),
+        }
+        if first and not _complete(run.folder):
             run.log(after)
         yield after
+
+
+def _choose_trained(denoiser: Tunable, config: SecondStage) -> None:
+    """The adapter, all weights or the head: what gets gradients."""
+    if config.adapter:
+        add_lora(denoiser, config.rank, config.alpha, seed=config.training.seed)
+        return
+    for name, parameter in denoiser.named_parameters():
+        parameter.requires_grad_(config.trained == "all" or name.startswith("head."))
+
+
+def _share(config: SecondStage) -> ProcessGroup | None:
+    """The processes that share the work, each with a device of its own."""
+    if count_processes() > 1 and config.device == SPREAD:
+        raise ValueError("device spread puts one denoiser on all devices, for one process: start it without a launcher")
+    if config.device != SPREAD and (chosen := find_device(config.device)).type == "cuda":
+        torch.cuda.set_device(chosen)
+    return current_group(cpu=config.on_cpu)
+
+
+def _wait(processes: ProcessGroup | None) -> None:
+    if processes is not None:
+        processes.wait()
 
 
 def run_rounds(
@@ -202,18 +239,22 @@ def _complete(folder: Path) -> bool:
 
 
 @torch.no_grad()
-def measure_on_and_off_path(denoiser: Tunable, scheduler: Scheduler, problems: Task) -> dict[str, float]:
+def measure_on_and_off_path(
+    denoiser: Tunable, scheduler: Scheduler, problems: Task, processes: ProcessGroup | None = None
+) -> dict[str, float]:
     """Free-running accuracy in this order, and −log p per hidden token on its own path and on random masks, in nats."""
-    report = evaluate(problems, denoiser, {"order": scheduler}).rows[0]
+    report = evaluate(problems, denoiser, {"order": scheduler}, processes=processes).rows[0]
     canvas = problems.canvas(range(len(problems)))
-    off_path = [_random_loss(denoiser, canvas, k) for k in range(MASKINGS)]
+    turns = range(MASKINGS) if processes is None else processes.round_robin(range(MASKINGS))
+    off_path = sum(_random_loss(denoiser, canvas, k) for k in turns)
+    off_path = off_path if processes is None else processes.sum(off_path)
     hidden = canvas.answer(denoiser.mask_id).sum().item() / len(problems)
     return {
         "accuracy": report.exact,
         "accuracy_low": report.exact_low,
         "accuracy_high": report.exact_high,
         "on_path": report.nll / hidden,
-        "off_path": sum(off_path) / len(off_path),
+        "off_path": off_path / MASKINGS,
     }
 
 

@@ -96,7 +96,7 @@ def _batches(
 ) -> Iterator[tuple[Int[Tensor, "b"], Canvas]]:
     """This process's part of the canvases in batches, with their row numbers."""
     mine = torch.arange(len(canvas.tokens)) if processes is None else processes.split(len(canvas.tokens))
-    for rows in mine.split(rows_at_once):
+    for rows in mine.split(rows_at_once) if len(mine) else ():  # fewer canvases than processes leave some without any
         part = canvas.rows(rows)
         yield rows, part if processes is None else part.to(processes.accelerator.device)
 
