@@ -364,3 +364,18 @@ def test_a_drawing_appears_atom_by_atom_and_runs_nothing(opened: Callable) -> No
     written["trajectories"][0]["drawing"]["parts"] = [[10_000, 0]]
     with pytest.raises(ValueError, match="drawing: expected positions from 0"):
         from_json(written)
+
+
+def test_ends_that_write_nothing_take_no_place(opened: Callable) -> None:
+    """What a model puts around a text, or a reaction: it is neither shown nor counted, and the first cell shown takes the focus."""
+    one = words()
+    end = one.prompt[0]
+    ends = one.prompt.count(end)
+    page = opened(viewer.page([replace(one, labels={**one.labels, end: ""})]))
+    shown = page.locator(".pane[data-side=left] .token:visible")
+    assert ends and shown.count() == 24 - ends
+    assert "∅" not in shown.first.inner_text() and shown.first.get_attribute("aria-label").startswith("position 1:")
+    assert shown.last.get_attribute("aria-label").startswith(f"position {24 - ends}:")
+    assert page.locator("#about").inner_text().endswith(f"16 hidden of {24 - ends}")
+    shown.first.focus()
+    assert page.evaluate("document.activeElement.tabIndex") == 0

@@ -11,6 +11,7 @@ const Pane = (() => {
       this.length = trace.prompt.length;
       this.shown = Array.from({ length: this.length }, () => "");
       this.pointed = this.focused = null;
+      this.numbers = Traces.numbersOf(trace);
       this.select = make("select", { "aria-label": side ? "Scheduler on the right" : "Scheduler on the left" });
       this.select.append(...trace.trajectories.map((trajectory, n) => make("option", { value: n }, trajectory.scheduler)));
       if (side) this.select.append(make("option", { value: -1 }, "nothing beside it"));
@@ -44,7 +45,7 @@ const Pane = (() => {
     }
 
     name(position) {
-      if (this.trace.kind === "text") return `position ${position + 1}`;
+      if (this.trace.kind === "text") return `position ${this.numbers[position]}`;
       const size = this.trace.grid.size;
       return `row ${Math.floor(position / size) + 1}, column ${(position % size) + 1}`;
     }
@@ -109,9 +110,11 @@ const Pane = (() => {
         if (blocks > 0 && block >= 0 && block !== this.trace.block[position - 1])
           words.append(make("span", { class: "block", "aria-hidden": "true" }, `block ${block + 1}`));
         const cell = this.makeCell(position, { role: "listitem" });
+        cell.hidden = Traces.isSilent(this.trace, position);
         words.append(cell, make("span", { class: "turn", hidden: "" }));
         return cell;
       });
+      if (this.cells[0].hidden) this.takeTabStop(Math.max(0, this.cells.findIndex(cell => !cell.hidden)));
       return words;
     }
     // One cell of the board is in the tab order; arrows move from there.

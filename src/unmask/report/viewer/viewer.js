@@ -117,7 +117,7 @@
     state.nth = nth;
     $("problem").value = nth;
     $("about").textContent =
-      `${trace.problem} · ${trace.denoiser} · ${trace.decoding} · ${trace.prompt.filter(token => token === trace.mask_id).length} hidden of ${trace.prompt.length}`;
+      `${trace.problem} · ${trace.denoiser} · ${trace.decoding} · ${trace.prompt.filter(token => token === trace.mask_id).length} hidden of ${Traces.numbersOf(trace).at(-1)}`;
     const panes = [0, 1].map(
       side =>
         new Pane(trace, side, {
