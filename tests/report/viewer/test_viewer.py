@@ -361,6 +361,17 @@ def test_a_drawing_appears_atom_by_atom_and_runs_nothing(opened: Callable) -> No
     page.keyboard.press("ArrowRight")
     assert "atom-0" in shown() and "atom-1" not in shown()
     assert page.evaluate("window.hacked") is None
+    assert page.get_by_text("nothing that can be drawn").first.is_hidden()
+    both = opened(
+        viewer.page([replace(one, trajectories=(drawn, one.trajectories[1]))])
+    )  # the second one is no picture
+    assert [both.locator(f".pane[data-side={side}] .picture").is_visible() for side in ("left", "right")] == [
+        True,
+        False,
+    ]
+    assert both.locator(".pane[data-side=right]").get_by_text("nothing that can be drawn").is_visible()
+    neither = opened(viewer.page([one]))
+    assert neither.locator(".picture:visible, p:visible:has-text('can be drawn')").count() == 0
     written["trajectories"][0]["drawing"]["parts"] = [[10_000, 0]]
     with pytest.raises(ValueError, match="drawing: expected positions from 0"):
         from_json(written)

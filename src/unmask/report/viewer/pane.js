@@ -4,7 +4,7 @@ const Pane = (() => {
   const { SHAPES, make, makeSvg, percent, heat } = Elements;
 
   return class {
-    // The page passes on.choose(pane, nth), to show another trajectory, and on.go(step).
+    // The page passes on.choose(pane, nth), to show another trajectory, on.go(step), and on.drawn: are some answers pictures, too?
     constructor(trace, side, on) {
       this.trace = trace;
       this.side = side;
@@ -24,6 +24,8 @@ const Pane = (() => {
         make("span", {}, "the model's probability of each token when it was revealed"),
       );
       this.picture = make("img", { class: "picture", alt: "", hidden: "" });
+      this.undrawn = make("p", { class: "muted", hidden: "" }, "This answer writes nothing that can be drawn.");
+      this.drawn = on.drawn;
       this.details = make("div", { class: "details" });
       this.facts = make("p", { class: "facts" });
       this.element = make(
@@ -32,6 +34,7 @@ const Pane = (() => {
         make("header", {}, this.select, this.verdict),
         this.area,
         this.picture,
+        this.undrawn,
         this.chart,
         this.caption,
         this.details,
@@ -255,6 +258,7 @@ const Pane = (() => {
     drawPicture() {
       const { drawing, scheduler } = this.trajectory;
       this.picture.hidden = !drawing;
+      this.undrawn.hidden = Boolean(drawing) || !this.drawn;
       if (!drawing) return;
       const later = new Set(drawing.parts.filter(([position]) => this.stepOf[position] >= this.step).map(([, atom]) => `atom-${atom}`));
       const svg = drawing.svg.replaceAll(/<\w+ [^>]*class='([^']*)'[^>]*\/>\s*/g, (element, classes) =>

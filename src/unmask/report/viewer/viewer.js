@@ -122,6 +122,7 @@
       side =>
         new Pane(trace, side, {
           choose,
+          drawn: state.traces.some(one => one.trajectories.some(({ drawing }) => drawing)),
           go: step => {
             pause();
             go(step);
