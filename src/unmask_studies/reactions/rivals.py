@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 
 from unmask.decoding.options import Decoding
-from unmask.decoding.protocols import Canvas, Denoiser
+from unmask.decoding.protocols import Canvas
 from unmask.denoisers.hub import digest
 from unmask.denoisers.loading import describe_source
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
@@ -347,13 +347,15 @@ def describe_run(run: Path) -> dict[str, Any]:
 
 
 def count_steps(config: PolicyRun, calls: int) -> int:
-    """The training steps that forward about ``calls`` canvases, by the rollouts of the first one and what later ones hide."""
-    denoiser = get_denoiser(config.denoiser)
+    """The training steps whose rollouts forward about ``calls`` canvases. Coins are tried out; other methods reveal what is due."""
     source = load_problems(cast(ReactionData, config.data), config.denoiser)
-    each = _calls_of_first(config, denoiser, source) / _reveals(config, source(0, config.training.prompts))
+    prompts = config.training.prompts
+    each = float(config.training.group)
+    if config.training.objective == "bernoulli":
+        each = _calls_of_first(config, source) / _reveals(config, source(0, prompts))
     spent, steps = 0.0, 0
     while spent < calls:
-        spent += each * (latest := _reveals(config, source(steps, config.training.prompts)))
+        spent += each * (latest := _reveals(config, source(steps, prompts)))
         steps += 1
     return max(1, steps - 1 if spent - calls > each * latest / 2 else steps)
 
@@ -366,9 +368,9 @@ def _reveals(config: PolicyRun, canvas: Canvas) -> int:
     return int(region.sum(1).clamp(max=most).sum())
 
 
-def _calls_of_first(config: PolicyRun, denoiser: Denoiser, source: ReactionProblems) -> int:
+def _calls_of_first(config: PolicyRun, source: ReactionProblems) -> int:
     """Canvases that the rollouts of the first training step forward."""
-    training = config.training
+    training, denoiser = config.training, get_denoiser(config.denoiser)
     torch.manual_seed(training.seed)
     policy = build_policy(config.policy, denoiser, config.denoiser)
     teacher = load_scheduler(training.teacher, denoiser, config.denoiser) if training.teacher else None
