@@ -153,8 +153,10 @@ class Rivals(GridStudy):
 
     def _learned(self, method: str) -> Result:
         """What a training depends on."""
+        recipe = self.load_recipe(method)
+        anywhere = replace(recipe, denoiser="", data=replace(cast(ReactionData, recipe.data), file=""))
         lengths = {"calls": self.calls, "steps": self.steps}
-        return {"recipe": self.load_recipe(method), "train": digest([cast(Path, self.train)]), **lengths}
+        return {"recipe": anywhere, "train": digest([cast(Path, self.train)]), **lengths}
 
     def _limit(self, method: str, how: str) -> int:
         return next(limit for name, decoding, limit in self.rows() if (name, decoding) == (method, how))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,8 +46,11 @@ def test_one_command_trains_measures_and_counts(study: Rivals, tmp_path: Path) -
     opinion = dict(zip(rivals.columns, rivals.rows[2], strict=True))
     assert opinion["training calls"] and not opinion["through the copy"]  # a rival has no copy
     assert all("probably seen these reactions" in str(table.note) for table in (seeds, rivals, budgets))
-    again = tmp_path / "again"  # as when pieces were measured apart
-    assert all(done.seconds is None for done in run_study(study, again, reuse=[folder]))
+    # Pieces that were measured apart are found again, wherever the files are.
+    (tmp_path / "moved").mkdir()
+    moved = Path(shutil.copy(str(study.train), tmp_path / "moved"))
+    again = run_study(replace(study, train=moved), tmp_path / "again", reuse=[folder])
+    assert all(done.seconds is None for done in again)
 
 
 def test_trainings_cost_the_same(study: Rivals) -> None:
