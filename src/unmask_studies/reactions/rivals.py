@@ -80,7 +80,7 @@ class Rivals(GridStudy):
     steps: int | None = None
     runs: Path | None = None
     limit: int = 300
-    seed_limit: int = 500
+    seed_limit: int = 300
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -283,7 +283,7 @@ class Found:
 
     def rivals(self) -> Iterator[TableRow]:
         study, n = self.study, self.study.limit
-        about = {preset.name: preset.description for preset in list_presets("train")}
+        about = {preset.name: preset.description.partition(". ")[0].rstrip(".") for preset in list_presets("train")}
         about |= {REFERENCE: "where all begin", study.shipped: about[study.recipe]}
         rows = [(name, ONE) for name in (REFERENCE, study.shipped, *study.rivals)]
         for method, how in [*rows, *((name, COINS) for name in study.coins)]:
