@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from unmask.runs.presets import change_training, load_preset
 from unmask.runs.run import Run
 from unmask.training.denoiser.pretrain import Pretrain, pretrain
 from unmask.training.policy.run import PolicyRun, run_policy_training
+
+LENGTH = ("steps", "validate", "validate_every", "save_every", "seed")
+"""Options of a scale, not of a method."""
 
 
 def is_finished(folder: Path, result: str = "policy") -> bool:
@@ -59,6 +62,16 @@ def load_recipe(
     every = None if steps is None else min(steps, config.training.validate_every)
     config = change_training(config, seed, steps=steps, validate=validate, validate_every=every)
     return config if denoiser is None else replace(config, denoiser=denoiser)
+
+
+def transfer_options(rival: PolicyRun, base: PolicyRun, recipe: PolicyRun) -> PolicyRun:
+    """``recipe`` with the training options in which ``rival`` differs from ``base``; the length stays the recipe's."""
+    changed = {
+        option.name: getattr(rival.training, option.name)
+        for option in fields(rival.training)
+        if option.name not in LENGTH and getattr(rival.training, option.name) != getattr(base.training, option.name)
+    }
+    return replace(recipe, training=replace(recipe.training, **changed))
 
 
 def load_pretraining(preset: str, samples: int | None = None) -> Pretrain:

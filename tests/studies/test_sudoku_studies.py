@@ -24,7 +24,6 @@ from unmask_studies.catalogue import load_study
 from unmask_studies.reports import find_leader, join_reports
 from unmask_studies.sets import Decoded, Sets, decode_boards
 from unmask_studies.sudoku.ablations import Ablations
-from unmask_studies.sudoku.cross_scale import transfer_options
 from unmask_studies.sudoku.failures import first_wrong
 from unmask_studies.sudoku.heatmap import KINDS, mean_place, reveal_classes
 from unmask_studies.sudoku.schedulers import SudokuSchedulers

@@ -34,7 +34,10 @@ def canonicalize(smiles: str) -> str | None:
 def require_molecule(smiles: str) -> None:
     """Refuse what is written in the letters of SMILES but is no molecule: an open ring, an impossible valence."""
     if canonicalize(smiles) is None:
-        raise ValueError(f"not a valid molecule: {smiles[:80]!r}")
+        # Molecules joined by dots may share the digit of a ring: only one that is wrong by itself is named.
+        wrong = [one for one in smiles.split(".") if canonicalize(one) is None]
+        named = wrong[0] if len(wrong) == 1 else smiles
+        raise ValueError(f"not a valid molecule: {named[:80]!r}")
 
 
 def same_molecule(first: str, second: str) -> bool:

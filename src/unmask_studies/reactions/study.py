@@ -165,7 +165,9 @@ class Reactions(GridStudy):
         tables, panels = [], {}
         for model in self.models:
             for gap in self.gaps:
-                found = {name: _join([results[model, gap, part, name] for part in self.parts]) for name in self.rows}
+                found = {
+                    name: join_pieces([results[model, gap, part, name] for part in self.parts]) for name in self.rows
+                }
                 n = len(found[self.baseline]["exact"])
                 title = f"{model}, {describe_gap(gap)}, n = {n:,}, seed {self.seed}"
                 tables += [
@@ -236,7 +238,12 @@ def describe_gap(gap: str) -> str:
 
 
 def measure_reactions(
-    task: ReactionTask, scheduler: Scheduler, seed: int, chosen: Sequence[int], drawn: bool = False
+    task: ReactionTask,
+    scheduler: Scheduler,
+    seed: int,
+    chosen: Sequence[int],
+    drawn: bool = False,
+    decoding: Decoding = Decoding(),  # noqa: B008
 ) -> dict[str, Any]:
     """Of each ``chosen`` reaction: right, the same tokens, valid, atoms conserved; of each wrong one, its first wrong reveal.
 
@@ -250,7 +257,7 @@ def measure_reactions(
         canvas = task.canvas(rows).seeded(row_seeds(seed, rows))
         if drawn:
             canvas = replace(canvas, target=_draw_answers(task, canvas))
-        trajectory = unmask(task.denoiser, scheduler, canvas, record=False)
+        trajectory = unmask(task.denoiser, scheduler, canvas, decoding, record=False)
         calls += trajectory.denoiser_calls
         for nth, (row, one) in enumerate(zip(rows, task.assess(rows, trajectory.tokens), strict=True)):
             identical = bool((trajectory.tokens[nth] == canvas.truth[nth]).all())
@@ -261,7 +268,7 @@ def measure_reactions(
     return {name: [found[row][name] for row in chosen] for name in columns} | {"calls": calls}
 
 
-def _join(parts: Sequence[Any]) -> dict[str, Any]:
+def join_pieces(parts: Sequence[Any]) -> dict[str, Any]:
     """The results of several pieces as one."""
     lists = {name: [x for part in parts for x in part[name]] for name in parts[0] if name != "calls"}
     return lists | {"calls": sum(part["calls"] for part in parts)}

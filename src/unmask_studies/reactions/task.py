@@ -236,7 +236,7 @@ def make_canvas(
 ) -> Canvas:
     """Reactions as token lists, and the places that are hidden in each, as one batch padded on the right."""
     with silence_transformers():  # its warning about long inputs comes before our error
-        encoded = [_encode(tokenizer, tokens) for tokens in reactions]
+        encoded = [_encode(tokenizer, tokens, places) for tokens, places in zip(reactions, hidden, strict=True)]
     width = max(len(ids) for ids, _ in encoded)
     limit = getattr(getattr(denoiser, "config", None), "max_length", width)
     if width > limit:
@@ -258,18 +258,19 @@ def label_tokens(tokenizer: Tokenizer) -> Callable[[int], str]:
     return lambda token: tokenizer.decode([token], skip_special_tokens=True)
 
 
-def _encode(tokenizer: Tokenizer, tokens: Sequence[str]) -> tuple[list[int], int]:
-    """Ids with special tokens, and the place of the reaction's first token among them."""
+def _encode(tokenizer: Tokenizer, tokens: Sequence[str], hidden: Sequence[int]) -> tuple[list[int], int]:
+    """Ids with special tokens, and the place of the reaction's first token among them. Errors show what is ``hidden`` as open."""
+    shown = "".join(OPEN if place in hidden else token for place, token in enumerate(tokens))[:60]
     text = "".join(tokens)
     inner = tokenizer.encode(text, add_special_tokens=False)
     if len(inner) != len(tokens):
         raise ValueError(
-            f"the tokenizer makes {len(inner)} tokens of the {len(tokens)} of {text[:60]!r}: expected one for each; "
+            f"the tokenizer makes {len(inner)} tokens of the {len(tokens)} of {shown!r}: expected one for each; "
             "name a model of reactions, such as one that unmask models rxnmapper writes"
         )
     unknown = getattr(tokenizer, "unk_token_id", None)
     if unknown is not None and unknown in inner:
-        raise ValueError(f"the model does not know the token {tokens[inner.index(unknown)]!r} of {text[:60]!r}")
+        raise ValueError(f"the model does not know the token {tokens[inner.index(unknown)]!r} of {shown!r}")
     ids = tokenizer.encode(text)
     start = next(n for n in range(len(ids)) if ids[n : n + len(inner)] == inner)
     return ids, start
@@ -278,6 +279,11 @@ def _encode(tokenizer: Tokenizer, tokens: Sequence[str]) -> tuple[list[int], int
 def open_canvas(denoiser: Denoiser, tokenizer: Tokenizer, text: str) -> Canvas:
     """One reaction as a user types it, ``?`` or ``?7`` for what is open."""
     tokens = expand_open(tokenize(text.strip()))
+    if tokens.count(">") == 2:
+        raise ValueError(
+            f"the model knows no place between two arrows: write reagents among the reactants, reactants.reagents{ARROW}product, "
+            f"got {text[:80]!r}"
+        )
     places = [place for place, token in enumerate(tokens) if token == OPEN]
     if ARROW not in tokens or not places:
         raise ValueError(f"expected reactants{ARROW}product with {OPEN} for what is open, got {text[:80]!r}")

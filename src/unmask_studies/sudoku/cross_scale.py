@@ -7,7 +7,7 @@ for runs that are found finished, whose length is their preset's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,7 @@ from unmask_studies.reports import evaluate_scheduler, get_denoiser, join_report
 from unmask_studies.sets import Sets
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, against_baseline, describe, limits, solved
-from unmask_studies.training_runs import ensure_run, load_recipe, read_history
-
-LENGTH = ("steps", "validate", "validate_every", "save_every", "seed")
-"""Options of a scale, not of a method."""
-
-
-def transfer_options(rival: Any, base: Any, recipe: Any) -> Any:
-    """``recipe`` with the training options in which ``rival`` differs from ``base``; the length stays the recipe's."""
-    changed = {
-        option.name: getattr(rival.training, option.name)
-        for option in fields(rival.training)
-        if option.name not in LENGTH and getattr(rival.training, option.name) != getattr(base.training, option.name)
-    }
-    return replace(recipe, training=replace(recipe.training, **changed))
+from unmask_studies.training_runs import ensure_run, load_recipe, read_history, transfer_options
 
 
 @dataclass(frozen=True)

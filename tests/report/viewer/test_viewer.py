@@ -361,6 +361,32 @@ def test_a_drawing_appears_atom_by_atom_and_runs_nothing(opened: Callable) -> No
     page.keyboard.press("ArrowRight")
     assert "atom-0" in shown() and "atom-1" not in shown()
     assert page.evaluate("window.hacked") is None
+    assert page.get_by_text("nothing that can be drawn").first.is_hidden()
+    both = opened(
+        viewer.page([replace(one, trajectories=(drawn, one.trajectories[1]))])
+    )  # the second one is no picture
+    assert [both.locator(f".pane[data-side={side}] .picture").is_visible() for side in ("left", "right")] == [
+        True,
+        False,
+    ]
+    assert both.locator(".pane[data-side=right]").get_by_text("nothing that can be drawn").is_visible()
+    neither = opened(viewer.page([one]))
+    assert neither.locator(".picture:visible, p:visible:has-text('can be drawn')").count() == 0
     written["trajectories"][0]["drawing"]["parts"] = [[10_000, 0]]
     with pytest.raises(ValueError, match="drawing: expected positions from 0"):
         from_json(written)
+
+
+def test_ends_that_write_nothing_take_no_place(opened: Callable) -> None:
+    """What a model puts around a text, or a reaction: it is neither shown nor counted, and the first cell shown takes the focus."""
+    one = words()
+    end = one.prompt[0]
+    ends = one.prompt.count(end)
+    page = opened(viewer.page([replace(one, labels={**one.labels, end: ""})]))
+    shown = page.locator(".pane[data-side=left] .token:visible")
+    assert ends and shown.count() == 24 - ends
+    assert "∅" not in shown.first.inner_text() and shown.first.get_attribute("aria-label").startswith("position 1:")
+    assert shown.last.get_attribute("aria-label").startswith(f"position {24 - ends}:")
+    assert page.locator("#about").inner_text().endswith(f"16 hidden of {24 - ends}")
+    shown.first.focus()
+    assert page.evaluate("document.activeElement.tabIndex") == 0

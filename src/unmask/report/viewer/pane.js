@@ -4,13 +4,14 @@ const Pane = (() => {
   const { SHAPES, make, makeSvg, percent, heat } = Elements;
 
   return class {
-    // The page passes on.choose(pane, nth), to show another trajectory, and on.go(step).
+    // The page passes on.choose(pane, nth), to show another trajectory, on.go(step), and on.drawn: are some answers pictures, too?
     constructor(trace, side, on) {
       this.trace = trace;
       this.side = side;
       this.length = trace.prompt.length;
       this.shown = Array.from({ length: this.length }, () => "");
       this.pointed = this.focused = null;
+      this.numbers = Traces.numbersOf(trace);
       this.select = make("select", { "aria-label": side ? "Scheduler on the right" : "Scheduler on the left" });
       this.select.append(...trace.trajectories.map((trajectory, n) => make("option", { value: n }, trajectory.scheduler)));
       if (side) this.select.append(make("option", { value: -1 }, "nothing beside it"));
@@ -23,6 +24,8 @@ const Pane = (() => {
         make("span", {}, "the model's probability of each token when it was revealed"),
       );
       this.picture = make("img", { class: "picture", alt: "", hidden: "" });
+      this.undrawn = make("p", { class: "muted", hidden: "" }, "This answer writes nothing that can be drawn.");
+      this.drawn = on.drawn;
       this.details = make("div", { class: "details" });
       this.facts = make("p", { class: "facts" });
       this.element = make(
@@ -31,6 +34,7 @@ const Pane = (() => {
         make("header", {}, this.select, this.verdict),
         this.area,
         this.picture,
+        this.undrawn,
         this.chart,
         this.caption,
         this.details,
@@ -44,7 +48,7 @@ const Pane = (() => {
     }
 
     name(position) {
-      if (this.trace.kind === "text") return `position ${position + 1}`;
+      if (this.trace.kind === "text") return `position ${this.numbers[position]}`;
       const size = this.trace.grid.size;
       return `row ${Math.floor(position / size) + 1}, column ${(position % size) + 1}`;
     }
@@ -109,9 +113,11 @@ const Pane = (() => {
         if (blocks > 0 && block >= 0 && block !== this.trace.block[position - 1])
           words.append(make("span", { class: "block", "aria-hidden": "true" }, `block ${block + 1}`));
         const cell = this.makeCell(position, { role: "listitem" });
+        cell.hidden = Traces.isSilent(this.trace, position);
         words.append(cell, make("span", { class: "turn", hidden: "" }));
         return cell;
       });
+      if (this.cells[0].hidden) this.takeTabStop(Math.max(0, this.cells.findIndex(cell => !cell.hidden)));
       return words;
     }
     // One cell of the board is in the tab order; arrows move from there.
@@ -252,6 +258,7 @@ const Pane = (() => {
     drawPicture() {
       const { drawing, scheduler } = this.trajectory;
       this.picture.hidden = !drawing;
+      this.undrawn.hidden = Boolean(drawing) || !this.drawn;
       if (!drawing) return;
       const later = new Set(drawing.parts.filter(([position]) => this.stepOf[position] >= this.step).map(([, atom]) => `atom-${atom}`));
       const svg = drawing.svg.replaceAll(/<\w+ [^>]*class='([^']*)'[^>]*\/>\s*/g, (element, classes) =>

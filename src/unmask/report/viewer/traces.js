@@ -153,5 +153,15 @@ const Traces = (() => {
     };
   }
 
-  return { check, candidates, stepsOf };
+  // Is a token given that writes nothing, such as the ends that a model puts around a text?
+  const isSilent = (trace, position) =>
+    trace.kind === "text" && trace.prompt[position] !== trace.mask_id && trace.labels[trace.prompt[position]] === "";
+
+  // The number of each position, from 1; silent ones do not count.
+  function numbersOf(trace) {
+    let count = 0;
+    return trace.prompt.map((_, position) => (isSilent(trace, position) ? count : ++count));
+  }
+
+  return { check, candidates, stepsOf, isSilent, numbersOf };
 })();

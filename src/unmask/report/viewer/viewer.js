@@ -117,11 +117,12 @@
     state.nth = nth;
     $("problem").value = nth;
     $("about").textContent =
-      `${trace.problem} · ${trace.denoiser} · ${trace.decoding} · ${trace.prompt.filter(token => token === trace.mask_id).length} hidden of ${trace.prompt.length}`;
+      `${trace.problem} · ${trace.denoiser} · ${trace.decoding} · ${trace.prompt.filter(token => token === trace.mask_id).length} hidden of ${Traces.numbersOf(trace).at(-1)}`;
     const panes = [0, 1].map(
       side =>
         new Pane(trace, side, {
           choose,
+          drawn: state.traces.some(one => one.trajectories.some(({ drawing }) => drawing)),
           go: step => {
             pause();
             go(step);
