@@ -59,6 +59,22 @@ def test_rows_do_not_depend_on_their_batch(kind: str) -> None:
             assert torch.equal(whole.tokens[row], alone.tokens[0])
 
 
+@pytest.mark.parametrize("scheduler", ["confidence", "sas"])
+def test_drafts_change_nothing_of_what_a_head_decides(scheduler: str) -> None:
+    """The plain loop's trajectory in every bit, and fewer forwards one after another."""
+    denoiser = load_denoiser(NAME)
+    order, canvas = load_scheduler(scheduler, denoiser, NAME), CANVAS.rows(slice(2))
+    for decoding in (
+        Decoding(pace=LearnedPace(head("pace"), 0.5)),
+        Decoding(pace=LearnedPace(head("pace", walks=True, **KINDS["grid"]), 0.5)),
+        Decoding(revision=Doubt(head("doubt"), 0.45, 0.5, after=0.5)),
+    ):
+        plain, drafted = (unmask(denoiser, order, canvas, replace(decoding, draft=n)) for n in (1, 6))
+        for name in ("tokens", "order", "step", "logp", "score"):
+            assert torch.equal(getattr(plain, name), getattr(drafted, name)), name
+        assert drafted.steps < plain.steps
+
+
 class Suspicious(OrderPolicy):
     """Holds every fifth position to be wrong with probability 0.9, the others with 0.2."""
 
