@@ -17,8 +17,8 @@ from jaxtyping import Int
 
 from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
-from unmask.schedulers.loading import load_scheduler
 from unmask.decoding.protocols import Task
+from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.kinds import EvaluationRequest, evaluation_set
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask_studies.reports import BATCH, get_denoiser, require_fit

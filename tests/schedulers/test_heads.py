@@ -170,6 +170,28 @@ def test_a_pace_that_walks_ends_at_the_first_position_that_is_not_final() -> Non
         assert torch.equal(own.step, named.step)
 
 
+def test_a_pace_may_begin_with_the_scores_of_the_scheduler() -> None:
+    """Untrained it reveals what they hold to be right; in training it reads the same ones."""
+    denoiser, options = load_denoiser(NAME), {"kind": "mlp", "width": 8, "purpose": "pace", "base": "scheduler"}
+    policy, order = build_policy(PolicyConfig(**options), denoiser, NAME), load_scheduler("sas", denoiser, NAME)
+    states = unmask(denoiser, order, CANVAS).states
+    assert states is not None
+    middle = float(states.scores[states.eligible].sigmoid().median())
+    found = unmask(denoiser, order, CANVAS, Decoding(pace=LearnedPace(policy, middle))).states
+    assert found is not None
+    sure = found.eligible & (found.scores.sigmoid() > middle)
+    some = sure.any(1)
+    assert torch.equal(found.revealed[some], sure[some]) and found.revealed[~some].sum(1).eq(1).all()
+    method = PaceHead(PolicyTraining(objective="pace", teacher="sas"), policy, order)
+    trajectory = unmask(denoiser, order, CANVAS, method.decoding, observe=method.observe)
+    assert trajectory.states is not None
+    read, _ = method.read(method.seen(trajectory, trajectory.states))
+    eligible = trajectory.states.eligible
+    assert torch.equal(read[eligible], trajectory.states.scores[eligible])
+    with pytest.raises(ValueError, match="base must be one of confidence, .*, got 'scheduler'"):
+        PolicyConfig(base="scheduler")
+
+
 @pytest.mark.parametrize("settled", [1.0, 0.02])
 def test_a_token_is_settled_that_is_nearly_as_likely_in_its_turn(settled: float) -> None:
     """Against the distributions of every state, forwarded again."""
