@@ -188,7 +188,7 @@ def test_a_pace_may_begin_with_the_scores_of_the_scheduler() -> None:
     read, _ = method.read(method.seen(trajectory, trajectory.states))
     eligible = trajectory.states.eligible
     assert torch.equal(read[eligible], trajectory.states.scores[eligible])
-    with pytest.raises(ValueError, match="base must be one of confidence, .*, got 'scheduler'"):
+    with pytest.raises(ValueError, match=r"base must be one of confidence, .*, got 'scheduler'"):
         PolicyConfig(base="scheduler")
 
 

@@ -122,7 +122,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
     def forward(
         self, view: View, compiled: bool = False, base: Float[Tensor, "b L"] | None = None
     ) -> Float[Tensor, "b L"]:
-        """``compiled`` runs few kernels, whose last bits may differ. ``base`` are scores to begin with, for a pace that reads them."""
+        """``compiled`` runs few kernels, whose last bits may differ. ``base``, of a pace, are the scores that it begins with."""
         full = is_full(view)
         if compiled:
             remember(view)
