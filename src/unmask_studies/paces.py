@@ -69,9 +69,9 @@ class Paces(GridStudy):
         return found | ({self.other.denoiser: self.other} if self.other.denoiser else {})
 
     def rules_for(self, denoiser: str) -> dict[str, Decoding]:
-        """Name → decoding, without the learned pace where no head ships."""
+        """Name → decoding, without the learned pace where no head ships and none is named."""
         learned = published_name(denoiser) in list_heads("pace")
-        paces = [pace for pace in self.paces if learned or not pace.startswith(LEARNED)]
+        paces = [pace for pace in self.paces if learned or "head=" in pace or not pace.startswith(LEARNED)]
         budgets = {f"{steps} steps": Decoding(steps=steps) for steps in self.budgets}
         return {SEQUENTIAL: Decoding()} | budgets | {pace: Decoding(pace=load_pace(pace)) for pace in paces}
 

@@ -84,9 +84,9 @@ class Revisions(GridStudy):
         return keys
 
     def rules_for(self, denoiser: str) -> tuple[str, ...]:
-        """Without those whose head does not exist."""
+        """Without those whose head does not exist: none ships, and the rule names no folder."""
         heads = published_name(denoiser) in list_heads("doubt")
-        return tuple(rule for rule in self.rules if heads or not rule.startswith("doubt"))
+        return tuple(rule for rule in self.rules if heads or "head=" in rule or not rule.startswith("doubt"))
 
     def decoding(self, rule: str) -> Decoding:
         return Decoding() if rule == NONE else Decoding(revision=load_revision(rule), revision_budget=self.budget)
