@@ -1,7 +1,7 @@
 """How many positions per step: every pace at several settings, with confidence and with the learned order, accuracy against calls.
 
-Each denoiser decodes its own problems: boards of a file or generated ones with Rao's clues, sums. A learned pace is measured where
-its head ships.
+Each denoiser decodes its own problems: boards of a file or generated ones with Rao's clues, sums, those of another task. A learned
+pace is measured where its head ships.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.paces import load_pace
 from unmask.evaluation.evaluate import Report, Row
 from unmask.report import figures
-from unmask.schedulers.loading import list_heads, load_scheduler
+from unmask.schedulers.loading import list_heads, load_scheduler, published_name
 from unmask_studies.reports import difference, evaluate_scheduler, get_denoiser, join_reports
-from unmask_studies.sets import ProblemSet, Sets
+from unmask_studies.sets import OtherSet, ProblemSet, Sets
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Cell, Table, TableRow, against, describe, label, limits, points_gap, solved
 from unmask_studies.text.study import Texts
@@ -28,9 +28,10 @@ LEARNED = "learned"
 
 @dataclass(frozen=True)
 class Paces(GridStudy):
-    """``schedulers`` × ``paces`` for two denoisers; ``budgets`` are step budgets, the fixed numbers per step among them.
+    """``schedulers`` × ``paces`` for some denoisers; ``budgets`` are step budgets, the fixed numbers per step among them.
 
-    ``boards`` decodes the puzzles of the file ``data``, without one the generated ones of ``sets``; ``text`` the task of its name.
+    ``boards`` decodes the puzzles of the file ``data``, without one the generated ones of ``sets``; ``text`` the task of its name;
+    ``other`` names a further denoiser and its problems.
     """
 
     schedulers: tuple[str, ...] = ("confidence", "sas")
@@ -48,6 +49,7 @@ class Paces(GridStudy):
     sums: int = 400
     sets: Sets = field(default_factory=Sets)
     data: Path | None = None
+    other: OtherSet = field(default_factory=OtherSet)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -57,18 +59,19 @@ class Paces(GridStudy):
             raise ValueError("expected at least one scheduler, got none")
 
     @property
-    def problems(self) -> dict[str, ProblemSet | Texts]:
+    def problems(self) -> dict[str, ProblemSet | Texts | OtherSet]:
         """Denoiser → its problems, loaded when they are measured."""
-        found: dict[str, ProblemSet | Texts] = {}
+        found: dict[str, ProblemSet | Texts | OtherSet] = {}
         sets = self.sets if self.data is None else replace(self.sets, generated=0)
         if self.boards and (sets.generated or self.data is not None):
             (found[self.boards],) = sets.by_name(() if self.data is None else (self.data,)).values()
-        return found | ({self.text: Texts(self.sums, seed=self.seed)} if self.text and self.sums else {})
+        found |= {self.text: Texts(self.sums, seed=self.seed)} if self.text and self.sums else {}
+        return found | ({self.other.denoiser: self.other} if self.other.denoiser else {})
 
     def rules_for(self, denoiser: str) -> dict[str, Decoding]:
-        """Name → decoding, without the learned pace where no head ships."""
-        learned = denoiser in list_heads("pace")
-        paces = [pace for pace in self.paces if learned or not pace.startswith(LEARNED)]
+        """Name → decoding, without the learned pace where no head ships and none is named."""
+        learned = published_name(denoiser) in list_heads("pace")
+        paces = [pace for pace in self.paces if learned or "head=" in pace or not pace.startswith(LEARNED)]
         budgets = {f"{steps} steps": Decoding(steps=steps) for steps in self.budgets}
         return {SEQUENTIAL: Decoding()} | budgets | {pace: Decoding(pace=load_pace(pace)) for pace in paces}
 
@@ -98,7 +101,7 @@ class Paces(GridStudy):
             named = [replace(row, decoding=rule) for row, (_, rule) in zip(report.rows, keys, strict=True)]
             reports.append(replace(report, rows=named))
             tables.append(_table(reports[-1]))
-            plots |= {f"paces-{denoiser}-{name}": draw_paces(reports[-1], name) for name in self.schedulers}
+            plots |= {f"paces-{Path(denoiser).name}-{name}": draw_paces(reports[-1], name) for name in self.schedulers}
         return Findings(tables, plots, reports)
 
 

@@ -1,7 +1,7 @@
 """Taking tokens back: every revision with confidence and with the learned order, accuracy against denoiser calls.
 
 Does a learned order leave anything to revise? Does revision leave anything to order? Each denoiser decodes its own problems: boards
-with Rao's clues, boards with 17 clues (or generated ones with few), sums.
+with Rao's clues, boards with 17 clues (or generated ones with few), sums, those of another task.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from unmask.decoding.protocols import Task
 from unmask.decoding.revisions import load_revision
 from unmask.evaluation.evaluate import Report
 from unmask.report import figures
-from unmask.schedulers.loading import list_heads, load_scheduler
+from unmask.schedulers.loading import list_heads, load_scheduler, published_name
 from unmask_studies.reports import compare_rows, evaluate_scheduler, get_denoiser, join_reports
-from unmask_studies.sets import ProblemSet, Sets
+from unmask_studies.sets import OtherSet, ProblemSet, Sets
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, against_baseline, describe, label, limits, solved
 from unmask_studies.text.study import Texts
@@ -29,11 +29,11 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Revisions(GridStudy):
-    """``rules`` × ``schedulers`` for three denoisers, each on problems of its own.
+    """``rules`` × ``schedulers`` for some denoisers, each on problems of its own.
 
     ``easy`` decodes the generated boards of ``sets``; ``hard`` the boards of the files ``data``, without any generated ones with
-    ``few`` clues; ``text`` the task of its name. A rule that needs a head is measured where one ships. ``budget`` is how many
-    tokens may be taken back for each hidden position.
+    ``few`` clues; ``text`` the task of its name; ``other`` names a further denoiser and its problems. A rule that needs a head is
+    measured where one ships. ``budget`` is how many tokens may be taken back for each hidden position.
     """
 
     schedulers: tuple[str, ...] = ("confidence", "sas")
@@ -46,6 +46,7 @@ class Revisions(GridStudy):
     budget: float = 3.0
     sets: Sets = field(default_factory=Sets)
     data: tuple[Path, ...] = ()
+    other: OtherSet = field(default_factory=OtherSet)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,16 +56,17 @@ class Revisions(GridStudy):
             self.decoding(rule)
 
     @property
-    def problems(self) -> dict[tuple[str, str], ProblemSet | Texts]:
+    def problems(self) -> dict[tuple[str, str], ProblemSet | Texts | OtherSet]:
         """(denoiser, name of the problems) → the problems, loaded when they are measured."""
-        found: dict[tuple[str, str], ProblemSet | Texts] = {}
-        if self.sets.generated:
+        found: dict[tuple[str, str], ProblemSet | Texts | OtherSet] = {}
+        if self.easy and self.sets.generated:
             found |= {(self.easy, name): one for name, one in self.sets.by_name().items()}
-            found |= {} if self.data else {(self.hard, name): one for name, one in self._few.by_name().items()}
-        files = replace(self.sets, generated=0).by_name(self.data) if self.data else {}
-        found |= {(self.hard, name): one for name, one in files.items()}
-        texts = Texts(self.sums, seed=self.seed)
-        return found | ({(self.text, f"generated, {self.text}"): texts} if self.text and self.sums else {})
+        if self.hard and (self.sets.generated or self.data):
+            few = replace(self.sets, generated=0).by_name(self.data) if self.data else self._few.by_name()
+            found |= {(self.hard, name): one for name, one in few.items()}
+        texts, other = Texts(self.sums, seed=self.seed), self.other
+        found |= {(self.text, f"generated, {self.text}"): texts} if self.text and self.sums else {}
+        return found | ({(other.denoiser, other.task): other} if other.denoiser else {})
 
     @property
     def _few(self) -> Sets:
@@ -82,8 +84,9 @@ class Revisions(GridStudy):
         return keys
 
     def rules_for(self, denoiser: str) -> tuple[str, ...]:
-        """Without those whose head does not exist."""
-        return tuple(rule for rule in self.rules if rule != "doubt" or denoiser in list_heads(rule))
+        """Without those whose head does not exist: none ships, and the rule names no folder."""
+        heads = published_name(denoiser) in list_heads("doubt")
+        return tuple(rule for rule in self.rules if heads or "head=" in rule or not rule.startswith("doubt"))
 
     def decoding(self, rule: str) -> Decoding:
         return Decoding() if rule == NONE else Decoding(revision=load_revision(rule), revision_budget=self.budget)
@@ -104,7 +107,7 @@ class Revisions(GridStudy):
             report = self._report(results, denoiser, name)
             reports.append(report)
             tables.append(_table(report))
-            plots[f"revisions-{denoiser}"] = _figure(report)
+            plots[f"revisions-{Path(denoiser).name}"] = _figure(report)
         return Findings(tables, plots, reports)
 
     def _report(self, results: Results, denoiser: str, name: str) -> Report:

@@ -17,12 +17,15 @@ from jaxtyping import Int
 
 from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
+from unmask.decoding.protocols import Task
 from unmask.schedulers.loading import load_scheduler
+from unmask.tasks.kinds import EvaluationRequest, evaluation_set
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask_studies.reports import BATCH, get_denoiser, require_fit
 
 generate_boards = cache(SudokuTask.generate)
 read_boards = cache(SudokuTask.read)
+evaluation_problems = cache(evaluation_set)
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,20 @@ class Sets:
     def load(self) -> SudokuTask:
         """The generated puzzles."""
         return next(iter(self.by_name().values())).load()
+
+
+@dataclass(frozen=True)
+class OtherSet:
+    """Problems of a ``task`` for a denoiser of its own, a folder: the first ``limit`` of the file ``data``, where they are read."""
+
+    denoiser: str = ""
+    task: str = "reaction"
+    data: Path | None = None
+    limit: int = 300
+    seed: int = 0
+
+    def load(self) -> Task:
+        return evaluation_problems(self.task, self.denoiser, EvaluationRequest(self.data, self.limit, self.seed)).task
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,22 @@ def test_rows_do_not_depend_on_their_batch(kind: str) -> None:
             assert torch.equal(whole.tokens[row], alone.tokens[0])
 
 
+@pytest.mark.parametrize("scheduler", ["confidence", "sas"])
+def test_drafts_change_nothing_of_what_a_head_decides(scheduler: str) -> None:
+    """The plain loop's trajectory in every bit, and fewer forwards one after another."""
+    denoiser = load_denoiser(NAME)
+    order, canvas = load_scheduler(scheduler, denoiser, NAME), CANVAS.rows(slice(2))
+    for decoding in (
+        Decoding(pace=LearnedPace(head("pace"), 0.5)),
+        Decoding(pace=LearnedPace(head("pace", walks=True, **KINDS["grid"]), 0.5)),
+        Decoding(revision=Doubt(head("doubt"), 0.45, 0.5, after=0.5)),
+    ):
+        plain, drafted = (unmask(denoiser, order, canvas, replace(decoding, draft=n)) for n in (1, 6))
+        for name in ("tokens", "order", "step", "logp", "score"):
+            assert torch.equal(getattr(plain, name), getattr(drafted, name)), name
+        assert drafted.steps < plain.steps
+
+
 class Suspicious(OrderPolicy):
     """Holds every fifth position to be wrong with probability 0.9, the others with 0.2."""
 
@@ -152,6 +168,28 @@ def test_a_pace_that_walks_ends_at_the_first_position_that_is_not_final() -> Non
     for policy in (sets, walk):
         own, named = (unmask(denoiser, confidence, CANVAS, Decoding(pace=LearnedPace(policy, p))) for p in (0.0, 0.5))
         assert torch.equal(own.step, named.step)
+
+
+def test_a_pace_may_begin_with_the_scores_of_the_scheduler() -> None:
+    """Untrained it reveals what they hold to be right; in training it reads the same ones."""
+    denoiser, options = load_denoiser(NAME), {"kind": "mlp", "width": 8, "purpose": "pace", "base": "scheduler"}
+    policy, order = build_policy(PolicyConfig(**options), denoiser, NAME), load_scheduler("sas", denoiser, NAME)
+    states = unmask(denoiser, order, CANVAS).states
+    assert states is not None
+    middle = float(states.scores[states.eligible].sigmoid().median())
+    found = unmask(denoiser, order, CANVAS, Decoding(pace=LearnedPace(policy, middle))).states
+    assert found is not None
+    sure = found.eligible & (found.scores.sigmoid() > middle)
+    some = sure.any(1)
+    assert torch.equal(found.revealed[some], sure[some]) and found.revealed[~some].sum(1).eq(1).all()
+    method = PaceHead(PolicyTraining(objective="pace", teacher="sas"), policy, order)
+    trajectory = unmask(denoiser, order, CANVAS, method.decoding, observe=method.observe)
+    assert trajectory.states is not None
+    read, _ = method.read(method.seen(trajectory, trajectory.states))
+    eligible = trajectory.states.eligible
+    assert torch.equal(read[eligible], trajectory.states.scores[eligible])
+    with pytest.raises(ValueError, match=r"base must be one of confidence, .*, got 'scheduler'"):
+        PolicyConfig(base="scheduler")
 
 
 @pytest.mark.parametrize("settled", [1.0, 0.02])

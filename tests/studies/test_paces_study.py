@@ -12,9 +12,10 @@ from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import EvaluationOptions, evaluate
 from unmask.schedulers.loading import list_heads, load_scheduler
+from unmask.tasks.kinds import EvaluationRequest, evaluation_set
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask_studies.paces import Paces
-from unmask_studies.sets import ProblemSet, Sets
+from unmask_studies.sets import OtherSet, ProblemSet, Sets
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -60,6 +61,18 @@ def test_boards_of_a_file(tmp_path: Path) -> None:
     (found,) = replace(SMALL, data=file, sets=Sets(limit=2)).problems.values()
     assert isinstance(found, ProblemSet)
     assert (found.load().source, len(found.load())) == ("boards.csv", 2)
+
+
+def test_another_task_is_measured_as_evaluate_does(tmp_path: Path) -> None:
+    other = OtherSet("sudoku-4x4", "sudoku", limit=4, seed=3)
+    found = run(replace(SMALL, boards="", schedulers=("confidence",), other=other), tmp_path / "study")
+    (report,) = found.evaluations
+    problems = evaluation_set("sudoku", "sudoku-4x4", EvaluationRequest(limit=4, seed=3))
+    loaded = {"confidence": load_scheduler("confidence")}
+    decodings = {"threshold:p=0.6": Decoding(pace="threshold:p=0.6")}
+    (theirs,) = evaluate(problems.task, problems.denoiser, loaded, decodings).rows
+    mine = report.row("confidence", "threshold:p=0.6")
+    assert (report.n, mine.solved, mine.denoiser_calls) == (4, theirs.solved, theirs.denoiser_calls)
 
 
 @pytest.mark.parametrize("denoiser", list_heads("pace"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from unmask.evaluation.evaluate import EvaluationOptions, evaluate
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.task import SudokuTask
 from unmask_studies.revisions import Revisions
-from unmask_studies.sets import Sets
+from unmask_studies.sets import OtherSet, Sets
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
@@ -47,7 +48,18 @@ def test_the_table_holds_what_evaluate_measures(tmp_path: Path) -> None:
     assert versus is not None and versus.baseline == "sas"
 
 
+def test_each_denoiser_has_its_own_problems() -> None:
+    other = OtherSet("sudoku-4x4-imperfect", "sudoku", limit=2)
+    found = replace(SMALL, easy="", other=other).problems
+    assert list(found) == [("sudoku-4x4", "generated, 4-5"), ("sudoku-4x4-imperfect", "sudoku")]
+    assert found["sudoku-4x4-imperfect", "sudoku"] is other and len(other.load()) == 2
+    assert list(replace(SMALL, hard="").problems) == [("sudoku-4x4-imperfect", "generated, 4-6")]
+
+
 def test_rules_are_compared_with_none() -> None:
     with pytest.raises(ValueError, match="compared with 'none', which must be among them, got t2m"):
         Revisions(rules=("t2m",))
     assert "doubt" in Revisions().rules_for("sudoku-9x9-imperfect")
+    assert Revisions(rules=("none", "doubt", "doubt:head=runs/doubt")).rules_for("arithmetic")[1:] == (
+        "doubt:head=runs/doubt",
+    )

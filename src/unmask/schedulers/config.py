@@ -5,7 +5,7 @@ from typing import Any
 
 from unmask.runs.config import Count, CountOrZero, Positive, config
 from unmask.runs.names import EntryPoints, did_you_mean
-from unmask.schedulers.features import BASES, FEATURES
+from unmask.schedulers.features import BASES, FEATURES, OF_SCHEDULER
 
 KINDS = EntryPoints("unmask.policies")
 """Kind → its class of network (:class:`unmask.schedulers.networks.PolicyNetwork`), imported when a policy of it is configured."""
@@ -34,7 +34,8 @@ class PolicyConfig:
             is built.
         blockwise: In blocks, read the prices of the current block alone; the head is not computed for the rest.
         residual: The network is added to the base; without it, scores start at random.
-        base: The heuristic that an untrained policy equals: confidence, margin, entropy, uncertainty or left_to_right.
+        base: The heuristic that an untrained policy equals: confidence, margin, entropy, uncertainty or left_to_right. That of a
+            pace may be scheduler: the scores of the learned order that it is used with, read as log-odds.
         temperature: Orders are drawn from softmax(scores / temperature) in training.
         size: The side of a board. Set when the policy is built, as are the next five.
         length: The positions that it fits.
@@ -76,7 +77,7 @@ class PolicyConfig:
         for what, values, known in (
             ("kind", (self.kind,), KINDS),
             ("features", self.features, FEATURES),
-            ("base", (self.base,), BASES),
+            ("base", (self.base,), (*BASES, OF_SCHEDULER) if self.purpose == "pace" else tuple(BASES)),
             ("purpose", (self.purpose,), PURPOSES),
         ):
             if unknown := [value for value in values if value not in known]:

@@ -28,6 +28,8 @@ BASES: dict[str, Callable[[View], Float[Tensor, "b L"]]] = {
     "left_to_right": heuristics.left_to_right,
 }
 """Heuristics that an untrained policy can rank as, and their scores on the scale of logits."""
+OF_SCHEDULER = "scheduler"
+"""The base of a pace that begins with the scores of the scheduler that it is used with."""
 LOGIT_CAP = 30.0
 
 

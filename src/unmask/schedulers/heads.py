@@ -20,6 +20,7 @@ from unmask.decoding.guidance import DenoiserWrapper, with_inner_states
 from unmask.decoding.paces import take_best, take_first
 from unmask.decoding.protocols import Denoiser, Pace, Revision, View
 from unmask.decoding.standing import Standing
+from unmask.schedulers.features import OF_SCHEDULER
 from unmask.schedulers.loading import load_head
 from unmask.schedulers.policy import OrderPolicy
 
@@ -111,7 +112,10 @@ class Doubt:
 
 @dataclass(frozen=True)
 class LearnedPace:
-    """A pace: what ``policy`` holds to be final with a probability above ``p``, or above its own where that is 0."""
+    """A pace: what ``policy`` holds to be final with a probability above ``p``, or above its own where that is 0.
+
+    A policy whose base is the scheduler begins with the keys: the order's scores, drawn ones at an order temperature.
+    """
 
     policy: OrderPolicy
     p: float = 0.0
@@ -121,9 +125,11 @@ class LearnedPace:
         return self.policy.prices_all
 
     def __call__(self, view: View, keys: Float[Tensor, "b L"], quota: Int[Tensor, "b"]) -> Bool[Tensor, "b L"]:
-        sure = self.p or self.policy.config.sure
-        final = view.eligible & (self.policy(with_inner_states(view, view.denoiser)).sigmoid() > sure)
-        if self.policy.config.walks:
+        config = self.policy.config
+        scores = torch.where(view.eligible, keys, 0.0) if config.base == OF_SCHEDULER else None
+        odds = self.policy(with_inner_states(view, view.denoiser), base=scores)
+        final = view.eligible & (odds.sigmoid() > (self.p or config.sure))
+        if config.walks:
             ranking = keys.sort(dim=1, descending=True, stable=True).indices
             return take_first(final.gather(1, ranking).long().cumprod(1).sum(1).clamp(min=1), keys) & view.eligible
         return final | (take_best(view, keys) & ~final.any(1, keepdim=True))

@@ -67,7 +67,7 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
 
 def load_head(purpose: str, name: str, denoiser: Denoiser) -> OrderPolicy:
     """A head (:mod:`.heads`) by its shipped name, its folder, or the run that trained it; by default the shipped one."""
-    own = name or f"{purpose}-{getattr(denoiser, 'name', '')}"
+    own = name or f"{purpose}-{published_name(getattr(denoiser, 'name', ''))}"
     folder = _find_policy(own, "")
     if folder is not None:
         return _load_policy(folder, denoiser, purpose)

@@ -22,6 +22,7 @@ from unmask.decoding.pricing import compile_once
 from unmask.decoding.protocols import Denoiser, View
 from unmask.schedulers.config import KINDS, PolicyConfig
 from unmask.schedulers.features import (
+    OF_SCHEDULER,
     add_base,
     compute_logit,
     confidence_logit,
@@ -97,7 +98,7 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         seen = {"eligible": view.eligible, "hidden": view.hidden, "tokens": view.tokens, "confidence": view.confidence}
         if view.attention is not None:
             seen["real"] = view.attention
-        if self.config.residual and self.config.base != "confidence":
+        if self.config.residual and self.config.base not in ("confidence", OF_SCHEDULER):
             seen["base"] = observe_base(view, self.config.base)
         if self.network.reads_states(self.config):
             seen["states"] = view.states
@@ -126,21 +127,25 @@ class OrderPolicy(nn.Module, PyTorchModelHubMixin, library_name="unmask", tags=[
         logits = residual + compute_logit(logp.clamp(min=-20.0))
         return confidence_logit(seen).index_put(at, logits.gather(1, logp.argmax(1, keepdim=True))[:, 0]), logits
 
-    def forward(self, view: View, compiled: bool = False) -> Float[Tensor, "b L"]:
-        """``compiled`` runs few kernels, whose last bits may differ."""
+    def forward(
+        self, view: View, compiled: bool = False, base: Float[Tensor, "b L"] | None = None
+    ) -> Float[Tensor, "b L"]:
+        """``compiled`` runs few kernels, whose last bits may differ. ``base``, of a pace, are the scores that it begins with."""
         full = is_full(view)
         if compiled:
             remember(view)
-            return compile_once(_judge)(self, view, full)
-        return _judge(self, view, full)
+            return compile_once(_judge)(self, view, full, base)
+        return _judge(self, view, full, base)
 
     def logv(self, scores: Float[Tensor, "b L"], seen: dict[str, Tensor]) -> Float[Tensor, "b L"]:
         """log v_φ(i | s): −inf off the candidates (Eq. masked_softmax)."""
         return (scores / self.config.temperature).masked_fill(~seen["eligible"], -torch.inf).log_softmax(1)
 
 
-def _judge(policy: OrderPolicy, view: View, full: bool) -> Float[Tensor, "b L"]:
+def _judge(policy: OrderPolicy, view: View, full: bool, base: Float[Tensor, "b L"] | None) -> Float[Tensor, "b L"]:
     seen = policy.observe(view)
+    if base is not None:
+        seen["base"] = base
     if full:
         seen.pop("real", None)
     # Positions by themselves are scored where they are priced; those that are compared, wherever something is hidden.

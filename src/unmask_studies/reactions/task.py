@@ -198,9 +198,13 @@ class ReactionTask:
         return len(theirs) == len(ours) == 2 and all(map(same_molecule, theirs, ours))
 
     def verify(self, rows: Sequence[int], tokens: Int[Tensor, "B L"]) -> Verdict:
-        """Exact: the reaction itself, however its molecules are written. Share: hidden tokens that are the target's."""
+        """Exact: the reaction itself, however its molecules are written. Share: hidden tokens that are the target's.
+
+        Rows that were cut out of a longer batch have more padding than those alone.
+        """
         canvas = self.canvas(rows)
         assert canvas.region is not None
+        tokens = tokens[:, : canvas.truth.shape[1]]
         verdict = Verdict.of(tokens, canvas.truth, canvas.region)
         same = [
             self.same_reaction(theirs, ours)

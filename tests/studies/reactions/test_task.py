@@ -54,6 +54,9 @@ def test_another_way_to_write_the_molecule_is_right(model: Path, file: str) -> N
         {"identical": False, "equivalent": False, "valid": True, "conserved": False}
     ]
     assert problems.judge(canvas.truth, torch.tensor([turned])).tolist() == [True]
+    # A row of a longer batch, as the validation of a training has them.
+    padded = torch.nn.functional.pad(torch.tensor([turned]), (0, 3), value=denoiser.pad_id or 0)
+    assert torch.equal(task.verify([0], padded).share, verdict.share) and bool(task.verify([0], padded).exact[0])
 
 
 def test_decoding_reveals_only_what_was_hidden(model: Path, file: str) -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import DeclaredScheduler, Scheduler, States, Trajectory, View
 from unmask.decoding.standing import Standing
+from unmask.schedulers.features import OF_SCHEDULER
 from unmask.schedulers.heads import Doubt, LearnedPace, observe_standing
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.decisions import Decisions
@@ -100,6 +101,8 @@ class PaceHead(Head):
         share = (logp[then] - logp[then].amax(2, keepdim=True)).exp()
         settled = ((tokens[then] == states.best[..., None]) & (share >= self.config.settled)).any(2)
         final = trajectory.tokens[states.row] == states.best
+        if self.policy.config.base == OF_SCHEDULER:
+            observed["base"] = states.scores.masked_fill(~states.eligible, 0.0)
         return {**observed, "counted": states.eligible, "label": final | settled}
 
 
