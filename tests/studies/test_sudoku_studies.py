@@ -30,7 +30,7 @@ from unmask_studies.sudoku.schedulers import SudokuSchedulers
 from unmask_studies.sudoku.tau import READINGS, expert_pairs, relevant_pairs, tau_eq, taus
 from unmask_studies.sudoku.training import Training
 from unmask_studies.tables import to_markdown
-from unmask_studies.training_runs import is_finished, read_curve, read_history
+from unmask_studies.training_runs import is_finished, read_curve, read_history, transfer_options
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 

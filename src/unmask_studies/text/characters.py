@@ -17,43 +17,24 @@ import torch
 from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas, Scheduler
-from unmask.denoisers.checkpoint import save_denoiser
-from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report import figures
-from unmask.runs.run import Run
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import build_policy
-from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
+from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import PolicyJob, train_policy
 from unmask_studies.reports import BATCH, get_denoiser
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results, require_baseline
 from unmask_studies.tables import LEARNED, Cell, Table, TableRow, gap, label, spread
-from unmask_studies.text.passages import ALPHABET, MASK, Passages
-from unmask_studies.training_runs import is_finished, read_history
-
-STATISTICS = ("confidence", "entropy", "position", "margin", "progress", "left", "right")
-
-
-@dataclass(frozen=True)
-class DenoiserConfig:
-    """The configuration of the run of the study's denoiser."""
-
-    model: TransformerConfig
-    data: Passages
-    training: MaskedTraining
-
-
-@dataclass(frozen=True)
-class PolicyRunConfig:
-    """The same of a policy."""
-
-    denoiser: str
-    policy: PolicyConfig
-    data: Passages
-    training: PolicyTraining
+from unmask_studies.text.character_models import (
+    STATISTICS,
+    CharacterDenoiser,
+    CharacterPolicy,
+    shape_denoiser,
+    train_character_denoiser,
+    train_character_policy,
+)
+from unmask_studies.text.passages import Passages
 
 
 @dataclass(frozen=True)
@@ -115,7 +96,7 @@ class Characters(GridStudy):
         denoiser, place = folder / "runs" / "denoiser", folder / "runs" / name.replace(" ", "-")
         if what == "train":
             place.parent.mkdir(parents=True, exist_ok=True)
-            return self._train_denoiser(place) if name == "denoiser" else self._train_policy(name, denoiser, place)
+            return self._train(name, denoiser, place)
         model = get_denoiser(str(denoiser))
         scheduler = load_scheduler(str(place) if name in self.learned else name, model)
         return measure_bits(model, scheduler, self.source.held_out("test", self.passages), self.seed)
@@ -147,40 +128,16 @@ class Characters(GridStudy):
         figure = figures.intervals({file: points}, "bits per character")
         return Findings([Table.of(title, rows, note)], {"characters": figure})
 
-    def _train_denoiser(self, place: Path) -> Result:
-        if not is_finished(place, "denoiser"):
-            shape = TransformerConfig(
-                vocab_size=ALPHABET,
-                width=self.width,
-                n_layers=self.layers,
-                n_heads=4,
-                ffn=2 * self.width,
-                mask_id=MASK,
-                max_length=self.source.width,
-                positions="rotary",
+    def _train(self, name: str, denoiser: Path, place: Path) -> Result:
+        if name == "denoiser":
+            shape = shape_denoiser(self.source, self.width, self.layers)
+            return train_character_denoiser(
+                place, CharacterDenoiser(shape, self.source, self.denoiser_training), self.seed
             )
-            run = Run.create(place, DenoiserConfig(shape, self.source, self.denoiser_training), resume=True)
-            with run.lock():
-                model = Transformer(shape).initialise(torch.Generator().manual_seed(self.seed))
-                for _ in train_masked(model, self.source, self.denoiser_training, run):
-                    pass
-                save_denoiser(model, place / "denoiser", dtype=torch.float16)
-        return {"samples": self.denoiser_training.samples}
-
-    def _train_policy(self, name: str, denoiser: Path, place: Path) -> Result:
-        if not is_finished(place):
-            training, model = self.learned[name], get_denoiser(str(denoiser))
-            teacher = load_scheduler(training.teacher, model) if training.teacher else None
-            shape = PolicyConfig(kind="mlp", width=32, features=STATISTICS, tokens=False, residual=teacher is None)
-            run = Run.create(place, PolicyRunConfig(str(denoiser), shape, self.source, training), resume=True)
-            with run.lock():
-                torch.manual_seed(training.seed)
-                policy = build_policy(shape, model, str(denoiser))
-                held_out = self.source.held_out("validation", training.validate)
-                problems = replace(self.source, seed=self.seed + 1)
-                for _ in train_policy(PolicyJob(model, policy, problems, training, held_out, run, teacher=teacher)):
-                    pass
-        return read_history(place)
+        training = self.learned[name]
+        shape = PolicyConfig(kind="mlp", width=32, features=STATISTICS, tokens=False, residual=not training.teacher)
+        config = CharacterPolicy(str(denoiser), shape, self.source, training)
+        return train_character_policy(place, config, replace(self.source, seed=self.seed + 1))
 
 
 def measure_bits(denoiser: Any, scheduler: Scheduler, canvas: Canvas, seed: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,48 +17,29 @@ import torch
 from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Scheduler
-from unmask.denoisers.checkpoint import save_denoiser
-from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report import figures
 from unmask.report.numbers import percent_interval
-from unmask.runs.run import Run
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import load_scheduler
-from unmask.schedulers.policy import build_policy
 from unmask.tasks.pads import DEFAULT, Pads
-from unmask.training.denoiser.masked_trainer import MaskedTraining, train_masked
+from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.trainer import PolicyJob, train_policy
 from unmask.training.policy.validation import share_before_end
 from unmask_studies.reports import BATCH, get_denoiser
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Cell, Table, TableRow, gap, label, spread
-from unmask_studies.text.characters import STATISTICS
-from unmask_studies.text.passages import ALPHABET, MASK
-from unmask_studies.text.sentences import END, Sentences, characters_of
-from unmask_studies.training_runs import is_finished, read_history
+from unmask_studies.text.character_models import (
+    STATISTICS,
+    CharacterDenoiser,
+    CharacterPolicy,
+    shape_denoiser,
+    train_character_denoiser,
+    train_character_policy,
+)
+from unmask_studies.text.sentences import Sentences, characters_of
 
 WAYS: tuple[Pads, ...] = ("hidden", "end", "left_out")
-
-
-@dataclass(frozen=True)
-class SentenceDenoiser:
-    """The configuration of the run of the study's denoiser."""
-
-    model: TransformerConfig
-    data: Sentences
-    training: MaskedTraining
-
-
-@dataclass(frozen=True)
-class SentencePolicy:
-    """The same of a policy."""
-
-    denoiser: str
-    policy: PolicyConfig
-    data: Sentences
-    training: PolicyTraining
 
 
 @dataclass(frozen=True)
@@ -103,7 +84,7 @@ class SentencePads(GridStudy):
         denoiser, place = folder / "runs" / "denoiser", folder / "runs" / name
         if what == "train":
             place.parent.mkdir(parents=True, exist_ok=True)
-            return self._train_denoiser(place) if name == "denoiser" else self._train_policy(name, denoiser, place)
+            return self._train(name, denoiser, place)
         model = get_denoiser(str(denoiser))
         scheduler = load_scheduler(str(place) if name in self.ways else name, model)
         return self._measure_bits(model, scheduler)
@@ -151,38 +132,12 @@ class SentencePads(GridStudy):
             before += share_before_end(trajectory, denoiser).tolist()
         return {"bits": bits, "before_end": before}
 
-    def _train_denoiser(self, place: Path) -> Result:
-        if not is_finished(place, "denoiser"):
-            shape = TransformerConfig(
-                vocab_size=ALPHABET,
-                width=self.width,
-                n_layers=self.layers,
-                n_heads=4,
-                ffn=2 * self.width,
-                mask_id=MASK,
-                pad_id=END,
-                end_ids=(END,),
-                max_length=self.source.width,
-                positions="rotary",
+    def _train(self, name: str, denoiser: Path, place: Path) -> Result:
+        if name == "denoiser":
+            shape = shape_denoiser(self.source, self.width, self.layers)
+            return train_character_denoiser(
+                place, CharacterDenoiser(shape, self.source, self.denoiser_training), self.seed
             )
-            run = Run.create(place, SentenceDenoiser(shape, self.source, self.denoiser_training), resume=True)
-            with run.lock():
-                model = Transformer(shape).initialise(torch.Generator().manual_seed(self.seed))
-                for _ in train_masked(model, self.source, self.denoiser_training, run):
-                    pass
-                save_denoiser(model, place / "denoiser", dtype=torch.float16)
-        return {"samples": self.denoiser_training.samples}
-
-    def _train_policy(self, way: Any, denoiser: Path, place: Path) -> Result:
-        if not is_finished(place):
-            training, model = self.policy_training, get_denoiser(str(denoiser))
-            shape = PolicyConfig(kind="transformer", width=32, n_layers=1, n_heads=4, features=STATISTICS, tokens=False)
-            data = replace(self.source, pads=way, seed=self.seed + 1)
-            run = Run.create(place, SentencePolicy(str(denoiser), shape, data, training), resume=True)
-            with run.lock():
-                torch.manual_seed(training.seed)
-                policy = build_policy(shape, model, str(denoiser))
-                held_out = data.held_out("validation", training.validate)
-                for _ in train_policy(PolicyJob(model, policy, data, training, held_out, run)):
-                    pass
-        return read_history(place)
+        shape = PolicyConfig(kind="transformer", width=32, n_layers=1, n_heads=4, features=STATISTICS, tokens=False)
+        data = replace(self.source, pads=cast(Pads, name), seed=self.seed + 1)
+        return train_character_policy(place, CharacterPolicy(str(denoiser), shape, data, self.policy_training))
