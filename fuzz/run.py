@@ -3,12 +3,15 @@
 import os
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import atheris  # pyright: ignore[reportMissingImports]
 
 COMPILED = [f"unmask.tasks.sudoku.{name}" for name in ("canonical", "eliminations", "generate", "solver", "techniques")]
 """Numba compiles these, which it cannot do with what the fuzzer puts into their bytecode."""
+LARGEST = 2048
+"""Bytes of an input that is kept in the repository."""
 LOGS = Path(tempfile.mkdtemp(prefix="fuzz-logs-"))
 """What each target printed; findings are written beside it."""
 with atheris.instrument_imports(include=["unmask", "json", "csv", "tomllib"], exclude=COMPILED):
@@ -19,7 +22,7 @@ def fuzz(name: str, options: list[str], corpora: Path) -> None:
     """Never returns: libFuzzer ends the process, with a code other than 0 if it has found something."""
     corpus = corpora / name
     corpus.mkdir(parents=True, exist_ok=True)
-    for number, content in enumerate(targets.seeds()[name]):
+    for number, content in enumerate([*targets.seeds()[name], *targets.read_corpora()[name]]):
         (corpus / str(number)).write_bytes(content)
     targets.place.cache_clear()  # files of its own: targets run side by side
     targets.place()
@@ -36,7 +39,20 @@ def once(name: str, content: bytes) -> None:
         assert len(str(error)) < 10_000, "a refusal must not be as long as the input"
 
 
+def pack(corpora: Path) -> None:
+    """Write what a folder of corpora holds beyond the good inputs into ``corpora.zip``, small files in an order of their own."""
+    with zipfile.ZipFile(targets.CORPORA, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, seeds in targets.seeds().items():
+            found = {file.read_bytes() for file in (corpora / name).glob("*")} - set(seeds)
+            small = sorted(content for content in found if len(content) <= LARGEST)
+            for number, content in enumerate(small):
+                archive.writestr(zipfile.ZipInfo(f"{name}/{number:04}"), content, zipfile.ZIP_DEFLATED)
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--pack"]:
+        pack(Path(sys.argv[2]))
+        return
     names = [word for word in sys.argv[1:] if not word.startswith("-")] or list(targets.TARGETS)
     kept = [word.removeprefix("--corpora=") for word in sys.argv[1:] if word.startswith("--corpora=")]
     corpora = Path(kept[-1] if kept else tempfile.mkdtemp(prefix="fuzz-corpora-"))

@@ -11,6 +11,7 @@ import io
 import json
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -328,6 +329,19 @@ WORDS = {
     "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": None,
     "post_processor": None, "decoder": None, "model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"},
 }  # fmt: skip
+
+
+CORPORA = Path(__file__).with_name("corpora.zip")
+
+
+@cache
+def read_corpora() -> dict[str, list[bytes]]:
+    """Inputs that earlier runs of the fuzzer found worth keeping, by target."""
+    found: dict[str, list[bytes]] = {name: [] for name in TARGETS}
+    with zipfile.ZipFile(CORPORA) as archive:
+        for entry in archive.namelist():
+            found[entry.partition("/")[0]].append(archive.read(entry))
+    return found
 
 
 @cache

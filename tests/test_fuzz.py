@@ -74,6 +74,13 @@ def changed(value: Any, place: tuple[Any, ...], odd: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", targets.TARGETS)
+def test_what_the_fuzzer_found_is_taken_or_refused(name: str, unchecked: None) -> None:
+    """The inputs by which coverage-guided runs reached new branches."""
+    for content in targets.read_corpora()[name]:
+        meets(name, content)
+
+
+@pytest.mark.parametrize("name", targets.TARGETS)
 def test_a_good_input_is_taken_or_refused(name: str) -> None:
     for content in targets.seeds()[name]:
         meets(name, content)
