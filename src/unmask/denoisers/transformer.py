@@ -54,7 +54,8 @@ class Lookup(nn.Module):
         self, x: Float[Tensor, "B L D"], queries: Float[Tensor, "*N D"], scale: Float[Tensor, "D"] | None = None
     ) -> tuple[Float[Tensor, "*N H w"], Float[Tensor, "B L K w"]]:
         """``queries`` look at ``x``. With a ``scale`` both are as if they were multiplied by it."""
-        q, k = (_project(part, x, scale) for part, x in ((self.q, queries), (self.k, x)))
+        looked = ((self.q, queries), (self.k, x))
+        q, k = (part(x) if scale is None else _project_scaled(part, x, scale) for part, x in looked)
         q = q.unflatten(-1, (self.n_heads, self.head_width))
         k = k.unflatten(-1, (self.n_kv_heads, self.head_width))
         if self.q_norm is not None and self.k_norm is not None:
@@ -62,8 +63,8 @@ class Lookup(nn.Module):
         return q, k
 
 
-def _project(layer: nn.Linear, x: Float[Tensor, "*N D"], scale: Float[Tensor, "D"] | None) -> Float[Tensor, "*N C"]:
-    return layer(x) if scale is None else F.linear(x, layer.weight * scale, layer.bias)
+def _project_scaled(layer: nn.Linear, x: Float[Tensor, "*N D"], scale: Float[Tensor, "D"]) -> Float[Tensor, "*N C"]:
+    return F.linear(x, layer.weight * scale, layer.bias)
 
 
 class Attention(Lookup):

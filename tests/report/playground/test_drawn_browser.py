@@ -129,7 +129,7 @@ def test_errors_are_explained_in_the_page(opened: Callable, monkeypatch: pytest.
     for text, message in (
         ("CXO>>C?", "Not a SMILES string: unknown character 'X' at position 2 of 'CXO>>C?'."),
         ("C(C>>C?3", "Not a valid molecule: 'C(C'."),
-        ("CBr>>C?3", "The model does not know the token 'Br' of 'CBr>>CCCC'."),
+        ("CBr>>C?3", "The model does not know the token 'Br' of 'CBr>>C???'."),
         ("CO>>C?70", "The reaction is too long for the model: 76 tokens with its ends, expected at most 64."),
         ("CO>>COC", "Expected reactants>>product with ? for what is open, got 'CO>>COC'."),
         ("C>>C?9..2", "Expected one range of at most 30 lengths, such as ?5..9, got 'C>>C?9..2'."),
