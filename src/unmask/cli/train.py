@@ -15,9 +15,12 @@ from unmask.runs.run import Run
 from unmask.tasks.kinds import find_kind
 from unmask.training.cost.preflight import Needs
 from unmask.training.policy.run import PolicyRun, load_run, run_policy_training
+from unmask.training.policy.trials import Choice, Trial
 from unmask.training.policy.validation import best_step
 
 C = TypeVar("C", bound=Any)
+OWN_RECIPE = ("--policy.", "--training.objective", "--start")
+"""Options with which somebody describes a recipe: no other is tried beside it."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Train:
         if task is not None:
             find_kind(task)
         config = load_run(task, preset, find_option(words, "--denoiser"))
+        if any(word.startswith(OWN_RECIPE) for word in words):
+            config = replace(config, candidates=())
         return with_config(cls, config)
 
     def run(self) -> None:
@@ -70,7 +75,17 @@ def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
         for line in (*needs.lines, f"the denoiser runs on {config.describe()}"):
             console.print(line, soft_wrap=True)
 
-    records = run_policy_training(config, out, resume, needs=show_needs)
+    def show_trial(trial: Trial | Choice) -> None:
+        if isinstance(trial, Trial):
+            progress.update(bar, total=trial.steps, completed=trial.step, description=f"trying {trial.name}")
+            return
+        scores = ", ".join(f"{name} {score:.1%}" for name, score in trial.scores.items())
+        progress.console.print(
+            f"held-out validation after the trials: {scores}; {trial.name} is trained", soft_wrap=True
+        )
+        progress.update(bar, total=config.training.steps, completed=0, description="learning")
+
+    records = run_policy_training(config, out, resume, needs=show_needs, on_trial=show_trial)
     with hand_over_interrupts(records), progress_bar("{task.description}", "steps") as progress:
         bar = progress.add_task("learning", total=config.training.steps)
         accuracy = ""

@@ -73,6 +73,11 @@ class PolicyNetwork(nn.Module, ABC):
         return config, {}
 
     @classmethod
+    def is_worth_trying(cls, denoiser: Any) -> bool:
+        """As one of several candidates for this denoiser: False where its cost is out of proportion."""
+        return True
+
+    @classmethod
     def reads_states(cls, config: PolicyConfig) -> bool:
         """Does it read the denoiser's states?"""
         return False

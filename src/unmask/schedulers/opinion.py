@@ -28,9 +28,12 @@ from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.features import LOGIT_CAP, base_scores, hidden_places
 from unmask.schedulers.general import require_plausible_copy, require_shape
 from unmask.schedulers.networks import Kept, PolicyNetwork
+from unmask.schedulers.token_network import MOST_TOKENS
 
 WEIGHT = 0.7
 """Of the copy's log-odds; the rest is that of the policy's base."""
+LARGEST = 50_000_000
+"""Weights of a denoiser for which a copy is tried: it is kept, trained and forwarded in every step like the denoiser itself."""
 
 
 class Opinion(PolicyNetwork):
@@ -68,6 +71,12 @@ class Opinion(PolicyNetwork):
         return replace(config, blocks=shape_of(denoiser)), {**weights, "forbidden": forbidden}
 
     @classmethod
+    def is_worth_trying(cls, denoiser: Any) -> bool:
+        """The denoiser is small, and its tokens are too many for a policy with a vector for each."""
+        copies = isinstance(denoiser, MaskedLM | Transformer)
+        return copies and denoiser.config.vocab_size > MOST_TOKENS and _count_weights(denoiser) <= LARGEST
+
+    @classmethod
     def require_plausible(cls, config: PolicyConfig, stored: Mapping[str, Shape], file: Path) -> None:
         require_plausible_copy(config, stored, file)
 
@@ -102,6 +111,10 @@ def build_copy(shape: Mapping[str, Any], mask_id: int) -> Transformer | MaskedLM
     if "model_type" in shape:
         return build_masked_lm(dict(shape), mask_id)
     return Transformer(read(TransformerConfig, dict(shape), "the policy's copy"))
+
+
+def _count_weights(model: nn.Module) -> int:
+    return sum(weight.numel() for weight in model.parameters())
 
 
 def shape_of(denoiser: Any) -> dict[str, Any]:

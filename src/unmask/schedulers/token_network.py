@@ -170,6 +170,9 @@ the vectors of a head are weighed by its columns of the matrix. The last argumen
 
 def _take(vectors: Float[Tensor, "N V ..."], column: Int[Tensor, "N"]) -> Float[Tensor, "N ..."]:
     """The vector of one token of each position."""
+    if torch.compiler.is_compiling():  # inductor's code for the selection below is wrong for a single position
+        chosen = column.view(-1, 1, *(1 for _ in vectors.shape[2:])).expand(-1, 1, *vectors.shape[2:])
+        return vectors.gather(1, chosen)[:, 0]
     tokens = vectors.shape[1]
     first = torch.arange(0, len(column) * tokens, tokens, device=column.device)
     return vectors.flatten(0, 1).index_select(0, first + column)

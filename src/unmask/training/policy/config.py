@@ -35,7 +35,7 @@ CHOICES = {
     "reward": ("self_aware", "hybrid", *FREE),
     "reference": ("policy", "confidence"),
     "behaviour": ("policy", "teacher"),
-    "select": ("accuracy", "nll"),
+    "select": ("accuracy", "nll", "auto"),
     "label": ("price", "right", "tokens"),
     "mixed_precision": ("no", "bf16"),
 }
@@ -97,7 +97,7 @@ class PolicyTraining:
         teacher: A scheduler to imitate or to draw rollouts with.
         warm_start: Steps of imitation at the beginning.
         select: Keep the policy with the best validation accuracy, or the best nll: the likelihood of the answers along its greedy
-            orders, for tasks where no answer is ever exactly right.
+            orders, for tasks where no answer is ever exactly right; auto finds out before the first step which of the two it is.
         race: Heuristics that are validated before the first step. If no step is better than the best of them, that one is kept:
             the policy without its network.
         at_once: Canvases decoded together, at least the orders of one prompt. It bounds memory and changes nothing else.

@@ -20,11 +20,12 @@ from unmask.runs.run import Run
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask.schedulers.policy import OrderPolicy, build_policy, choose_network
-from unmask.tasks.kinds import DEFAULT_PRESET, Data, GeneratedKind, find_kind, find_preset, require_kind
+from unmask.tasks.kinds import DEFAULT_PRESET, Data, GeneratedKind, Problems, find_kind, find_preset, require_kind
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.trainer import PolicyJob, share_prompts, train_policy
+from unmask.training.policy.trials import Choice, Recipe, Trial, read_choice, run_trials, write_choice
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,9 @@ class PolicyRun(Placement):
         data: The problems to train on.
         validation: Which problems are held out: the clues of puzzles, a file of text, a split of a dataset.
         training: How it is trained.
+        candidates: Presets, or TOML files, with another policy and another way to train it, which are tried beside this one. What
+            is best on the held-out problems after its trial is trained.
+        trial_steps: Training steps of each trial.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -46,9 +50,18 @@ class PolicyRun(Placement):
     data: Data = field(default_factory=SudokuData)
     validation: str | None = None
     training: PolicyTraining = field(default_factory=PolicyTraining)
+    candidates: tuple[str, ...] = ()
+    trial_steps: int = 15
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.trial_steps < 1:
+            raise ValueError(f"trial_steps must be at least 1, got {self.trial_steps}")
+        if self.policy.kind in (Path(name).stem for name in self.candidates):
+            raise ValueError(
+                f"candidates are other recipes than the run's own, which is called {self.policy.kind} after its policy: "
+                f"got {', '.join(self.candidates)}"
+            )
         if self.policy.purpose != self.training.purpose:
             raise ValueError(
                 f"training.objective {self.training.objective!r} learns the purpose {self.training.purpose}: "
@@ -97,17 +110,91 @@ def _copy_weights(policy: OrderPolicy, name: str, denoiser: Any) -> None:
     policy.load_state_dict(weights)
 
 
+@dataclass(frozen=True)
+class Bench:
+    """What the recipes of a run have in common: the loaded denoiser, the problems, the processes."""
+
+    config: PolicyRun
+    denoiser: Any
+    source: Problems
+    processes: ProcessGroup
+
+    def candidates(self) -> dict[str, Recipe]:
+        """The run's own recipe, by the kind of its policy, and those of its candidates that are worth trying here."""
+        own = Recipe(self.config.policy, self.config.training)
+        found = {own.policy.kind: own}
+        for name in self.config.candidates:
+            preset = load_preset(name, PolicyRun, "train")
+            if choose_network(preset.policy).is_worth_trying(self.denoiser):
+                found[Path(name).stem] = Recipe(preset.policy, preset.training).adopt(own.training)
+        return found
+
+    def train(
+        self, recipe: Recipe, run: Run, stop: Callable[[], bool], needs: Callable[[Needs], None] = lambda found: None
+    ) -> Iterator[dict[str, Any]]:
+        """Train a policy in the folder of ``run``."""
+        config, training = self.config, recipe.training
+        torch.manual_seed(training.seed)
+        policy = build_policy(recipe.policy, self.denoiser, config.denoiser)
+        if config.start:
+            _copy_weights(policy, config.start, self.denoiser)
+        held_out = self.source.held_out(training.validate, config.validation)
+        mine = self.source(0, training.prompts).rows(share_prompts(training, self.processes)[0])
+        found = preflight(self.denoiser, policy, mine, training)
+        needs(dataclasses.replace(found, processes=self.processes.size))
+        found.require()
+        job = PolicyJob(
+            self.denoiser,
+            policy,
+            self.source,
+            training,
+            held_out.canvas(range(len(held_out))),
+            run,
+            stop,
+            load_scheduler(training.teacher, self.denoiser, config.denoiser) if training.teacher else None,
+            self.processes.accelerator,
+            held_out.verify,
+            self.source.judge,
+        )
+        yield from train_policy(job)
+
+    def choose(self, run: Run, stop: Callable[[], bool], on_trial: Callable[[Trial | Choice], None]) -> Choice | None:
+        """What the trials find, or have found before; None if ``stop`` has ended them."""
+        candidates = self.candidates()
+        if len(candidates) == 1:
+            return Choice(dict.fromkeys(candidates, 0.0))
+        if (known := read_choice(run)) is not None:
+            return known
+
+        def attempt(recipe: Recipe, place: Run, last: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+            if self.processes.is_first:
+                described = dataclasses.replace(
+                    self.config, policy=recipe.policy, training=recipe.training, candidates=()
+                )
+                Run.create(place.folder, described, resume=True, may_differ=("device",))
+            self.processes.wait()
+            with place.lock() if self.processes.is_first else contextlib.nullcontext():
+                yield from self.train(recipe, place, lambda: last() or stop())
+
+        choice = run_trials(candidates, self.config.trial_steps, run, attempt, on_trial)
+        if choice is not None and self.processes.is_first:
+            write_choice(run, choice)
+        return choice
+
+
 def run_policy_training(
     config: PolicyRun,
     folder: str | Path,
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
     needs: Callable[[Needs], None] = lambda found: None,
+    on_trial: Callable[[Trial | Choice], None] = lambda trial: None,
 ) -> Iterator[dict[str, Any]]:
     """Train in ``folder``, yielding a record per step; at the end the best policy is in ``folder/policy``.
 
     Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is called with the cost of a step
-    before the first one; a run that does not fit into memory is refused then.
+    before the first one; a run that does not fit into memory is refused then. ``on_trial`` hears of the trials of candidates,
+    which come before; the first record says what they chose.
     """
     if config.device == SPREAD:
         raise ValueError(
@@ -115,36 +202,24 @@ def run_policy_training(
         )
     if (chosen := find_device(config.device)).type == "cuda":
         torch.cuda.set_device(chosen)
-    accelerator = start_accelerator(config.training.mixed_precision, cpu=config.on_cpu)
-    processes = ProcessGroup(accelerator)
-    denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype)).to(accelerator.device)
-    source = config.data.problems(denoiser, config.denoiser)
-    name = config.training.teacher
-    teacher = load_scheduler(name, denoiser, config.denoiser) if name else None
-    if accelerator.is_main_process:
+    processes = ProcessGroup(start_accelerator(config.training.mixed_precision, cpu=config.on_cpu))
+    denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype)).to(processes.accelerator.device)
+    bench = Bench(config, denoiser, config.data.problems(denoiser, config.denoiser), processes)
+    if name := config.training.teacher:  # before anything is written
+        load_scheduler(name, denoiser, config.denoiser)
+    if processes.is_first:
         policies = {key: one for key, one in (("start", config.start), ("teacher", name)) if one}
         inputs = {key: describe_policy(one, config.denoiser) for key, one in policies.items()}
         inputs["denoiser"] = describe_source(config.denoiser)
         Run.create(folder, config, resume=resume, may_differ=("device",), inputs=inputs)
     processes.wait()
     run = Run(Path(folder))
-    with run.work() if accelerator.is_main_process else contextlib.nullcontext():
-        torch.manual_seed(config.training.seed)
-        policy = build_policy(config.policy, denoiser, config.denoiser)
-        if config.start:
-            _copy_weights(policy, config.start, denoiser)
-        held_out = source.held_out(config.training.validate, config.validation)
-        validation = held_out.canvas(range(len(held_out)))
-        mine = source(0, config.training.prompts).rows(share_prompts(config.training, processes)[0])
-        found = preflight(denoiser, policy, mine, config.training)
-        needs(dataclasses.replace(found, processes=processes.size))
-        found.require()
-        verify, judge = held_out.verify, source.judge
-        yield from train_policy(
-            PolicyJob(
-                denoiser, policy, source, config.training, validation, run, stop, teacher, accelerator, verify, judge
-            )
-        )
+    with run.work() if processes.is_first else contextlib.nullcontext():
+        choice = bench.choose(run, stop, on_trial)
+        if choice is None:
+            return
+        recipe = bench.candidates()[choice.name]
+        yield from bench.train(recipe, run, stop, needs)
 
 
 def train(

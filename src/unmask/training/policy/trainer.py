@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 NOISE_PROMPTS = 32
 """Problems in which noise is looked for."""
+FEW = 0.02
+"""With ``select="auto"`` the likelihood of answers selects where the start solves no larger share of the held-out problems."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,9 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     policy.to(processes.accelerator.device)
     learner = Learner(policy, config, processes.accelerator.device)
     start, first = learner.restore(run, processes), chosen
+    job, found = _choose_selection(job, start, processes)
     if not start:
-        first = chosen | _validate_start(job, learner, processes)
+        first = chosen | _validate_start(job, learner, processes, found)
     log = _open_log(run, start, processes)
     owned = run if processes.is_first else None
     for step in range(start, config.steps):
@@ -118,6 +121,23 @@ def _choose_relative(job: PolicyJob) -> tuple[PolicyJob, dict[str, float]]:
     return replace(job, config=replace(config, relative=relative)), {"noise": noise, "relative": float(relative)}
 
 
+def _choose_selection(job: PolicyJob, start: int, processes: ProcessGroup) -> tuple[PolicyJob, dict[str, float] | None]:
+    """The job without ``select="auto"``, and how the start validates where that was measured; a resumed run has it in its log."""
+    if job.config.select != "auto":
+        return job, None
+    if start and job.run is not None:
+        logged = job.run.metrics()
+        select, found = "nll" if logged and "start_nll" in logged[0] else "accuracy", None
+    else:
+        found = validate(_select_by(job, "accuracy"), job.policy, processes)
+        select = "nll" if found.get("accuracy", 1.0) <= FEW else "accuracy"
+    return _select_by(job, select), found if select == "accuracy" else None
+
+
+def _select_by(job: PolicyJob, select: str) -> PolicyJob:
+    return replace(job, config=replace(job.config, select=select))
+
+
 @contextmanager
 def _save_if_interrupted(run: Run | None, step: int, state: tuple[dict[str, Tensor], dict[str, Any]]) -> Iterator[None]:
     """Ctrl-C or SIGTERM ends a training at once: it goes on after ``step``, from this state."""
@@ -142,9 +162,12 @@ def _whole_step(
     return record | {"seconds": time.perf_counter() - began}
 
 
-def _validate_start(job: PolicyJob, learner: Learner, processes: ProcessGroup) -> dict[str, float]:
-    """The policy before its first step, and the heuristics of the race."""
-    first = {f"start_{name}": value for name, value in validate(job, job.policy, processes).items()}
+def _validate_start(
+    job: PolicyJob, learner: Learner, processes: ProcessGroup, found: dict[str, float] | None
+) -> dict[str, float]:
+    """The policy before its first step, as ``found`` where it is known, and the heuristics of the race."""
+    found = validate(job, job.policy, processes) if found is None else found
+    first = {f"start_{name}": value for name, value in found.items()}
     if job.config.purpose == "order":  # an untrained policy is a heuristic, an untrained head nothing
         learner.best_score = score(first, "start_")
     raced = {name: score(validate(job, load_scheduler(name), processes)) for name in job.config.race}

@@ -1,0 +1,110 @@
+"""A short race of recipes: each candidate is trained for a few steps, and the one that validates best is trained to its end.
+
+No recipe is best for every denoiser, and nothing tells beforehand which one is: a policy that goes on from the denoiser's states
+learns an order of linked sums in ten steps and nothing about reactions; a second opinion, the other way round. So both are tried.
+Trials are run directories, ``trials/NAME`` of the run's own. They have the learning rates of the whole training, and are
+resumed like any run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unmask.runs.atomic import atomic_write
+from unmask.runs.jsonable import format_json, read_json
+from unmask.runs.run import Run
+from unmask.schedulers.config import PolicyConfig
+from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.validation import score
+
+FOLDER = "trials"
+CHOICE = "choice.json"
+SHARED = ("steps", "validate", "validate_every", "save_every", "select", "race", "at_once", "seed")
+"""Options of a training that all candidates take from the run."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A policy and how it is trained."""
+
+    policy: PolicyConfig
+    training: PolicyTraining
+
+    def adopt(self, training: PolicyTraining) -> Recipe:
+        """This recipe with the length, the validation and the seed of ``training``."""
+        shared = {option: getattr(training, option) for option in SHARED}
+        return replace(self, training=replace(self.training, **shared))
+
+    def shorten(self, steps: int) -> Recipe:
+        """Its trial: validated before the first step and after ``steps``, at the learning rates of the whole training."""
+        return replace(self, training=replace(self.training, validate_every=steps, save_every=steps, race=()))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate's trial has come to ``step`` of ``steps``."""
+
+    name: str
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The validation of every candidate after its trial, and the one that is trained."""
+
+    scores: Mapping[str, float]
+
+    @property
+    def name(self) -> str:
+        """The best; among equals the first."""
+        return max(self.scores, key=lambda name: self.scores[name])
+
+
+def run_trials(
+    candidates: Mapping[str, Recipe],
+    steps: int,
+    run: Run,
+    train: Callable[[Recipe, Run, Callable[[], bool]], Iterator[Mapping[str, Any]]],
+    on_trial: Callable[[Trial | Choice], None],
+) -> Choice | None:
+    """Train each candidate for ``steps`` steps. ``train(recipe, run, stop)`` trains, or goes on; None if it left before the end."""
+    scores = {}
+    for name, recipe in candidates.items():
+        place = Run(run.folder / FOLDER / name)
+        record = _last_record(place)
+        on_trial(Trial(name, record["step"], steps))
+        if record["step"] < steps:
+            last = lambda: record["step"] >= steps - 1  # noqa: B023, E731  # asked after a step, before its record comes
+            for record in train(recipe.shorten(steps), place, last):
+                on_trial(Trial(name, record["step"], steps))
+        if record["step"] < steps:
+            return None
+        scores[name] = score(record)
+    on_trial(choice := Choice(scores))
+    return choice
+
+
+def read_choice(run: Run) -> Choice | None:
+    """What the trials of this run have found, if they are over."""
+    place = run.folder / FOLDER / CHOICE
+    try:
+        scores = read_json(place)["scores"]
+        return Choice({str(name): float(value) for name, value in scores.items()})
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{place} is damaged ({error}): delete it, and resume the run") from None
+
+
+def write_choice(run: Run, choice: Choice) -> None:
+    atomic_write(run.folder / FOLDER / CHOICE, format_json({"chosen": choice.name, "scores": dict(choice.scores)}))
+
+
+def _last_record(run: Run) -> Mapping[str, Any]:
+    """That of the step which a trial goes on after."""
+    latest = run.load_latest() if run.folder.is_dir() else None
+    step = 0 if latest is None else latest.step
+    return next((record for record in run.metrics() if record.get("step") == step), {"step": step})
