@@ -1,7 +1,7 @@
 """Kinds of policies, from the paper's to the general one, an ingredient at a time: learning curves, and the same test puzzles.
 
-All are trained by the recipe of ``unmask train`` without a preset, for as many steps, on the same puzzles; a row says what it has
-that the rows before it lack. The first has the paper's objective besides its policy.
+All are trained by the recipe of ``unmask train`` without a preset, for as many steps of as many orders; a row says what it has that
+the rows before it lack. The first has the paper's objective besides its policy, so that groups of its orders are of one puzzle.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.denoisers.loading import describe_source
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report import figures
 from unmask.report.numbers import percent, percent_interval
@@ -44,7 +45,7 @@ KINDS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 class Kinds(GridStudy):
     """``kinds`` × ``seeds``: trainings of ``steps``, validated on ``validate`` puzzles every ``validate_every`` steps.
 
-    ``prompts`` makes the steps smaller; ``runs`` holds runs that are finished, called after their kind and seed: ``mlp@1``.
+    ``prompts`` are the orders of a step, the recipe's number if None; ``runs`` holds runs that are finished, called after their kind and seed: ``mlp@1``.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -75,14 +76,26 @@ class Kinds(GridStudy):
         """The default recipe with this kind's changes."""
         _, policy, training = KINDS[kind]
         config = load_run(preset=DEFAULT_PRESET, denoiser=self.denoiser)
-        size = {"prompts": self.prompts} if self.prompts else {}
+        size = {"prompts": max(1, (self.prompts or config.training.prompts) // training.get("group", 1))}
         own = {"steps": self.steps, "validate": self.validate, "validate_every": self.validate_every, "race": ()}
         return replace(
             config,
             denoiser=self.denoiser,
             policy=replace(config.policy, **policy),
             training=replace(config.training, **(own | size | training), seed=seed),
+            candidates=(),
         )
+
+    def identity(self, key: Key) -> Result:
+        kind, seed = str(key[0]), key[1]
+        how = None if seed is None else self.recipe(kind, int(seed))
+        return {
+            "denoiser": describe_source(self.denoiser),
+            "of": kind,
+            "how": how,
+            "sets": self.sets,
+            "seed": self.seed,
+        }
 
     def measure(self, key: Key, folder: Path) -> Result:
         problems, model = self.sets.load(), get_denoiser(self.denoiser)
