@@ -128,7 +128,7 @@ class AntibodyData(TaskKind):
 
     kind: Literal["antibody"] = "antibody"
     file: str = ""
-    cdrs: str = "3"
+    cdrs: str = "all"
     validation: float = 0.15
     test: float = 0.25
     seed: int = 0
@@ -215,7 +215,7 @@ class AntibodyTask:
     chains: tuple[Chain, ...]
     denoiser: Denoiser
     tokenizer: Tokenizer
-    cdrs: str = "3"
+    cdrs: str = "all"
     source: str = "antibodies"
 
     @property

@@ -45,7 +45,8 @@ KINDS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 class Kinds(GridStudy):
     """``kinds`` × ``seeds``: trainings of ``steps``, validated on ``validate`` puzzles every ``validate_every`` steps.
 
-    ``prompts`` are the orders of a step, the recipe's number if None; ``runs`` holds runs that are finished, called after their kind and seed: ``mlp@1``.
+    ``prompts`` are the orders of a step, the recipe's number if None; ``runs`` holds finished runs, called after kind and seed:
+    ``mlp@1``.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"

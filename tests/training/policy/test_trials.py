@@ -121,7 +121,7 @@ def test_candidates_that_cannot_be_told_apart(config: PolicyRun) -> None:
 
 def test_options_of_a_recipe_leave_nothing_to_try(command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     small = ("--steps", "1", "--training.prompts", "2", "--training.validate", "2", "--out")
-    words = ("train", "--task", "arithmetic", "--denoiser", "arithmetic", "--trial-steps", "1", *small)
+    words = ("train", "--task", "arithmetic", "--denoiser", "arithmetic", *small)
     code, out, err = command(*words, "both")
     assert code == 0 and "after the trials: general " in err and "opinion" in err and "the policy is in" in out
     code, _, err = command(*words, "one", "--training.objective", "regression")

@@ -176,7 +176,8 @@ class Bench:
             with place.lock() if self.processes.is_first else contextlib.nullcontext():
                 yield from self.train(recipe, place, lambda: last() or stop())
 
-        choice = run_trials(candidates, self.config.trial_steps, run, attempt, on_trial)
+        steps = min(self.config.trial_steps, self.config.training.steps)
+        choice = run_trials(candidates, steps, run, attempt, on_trial)
         if choice is not None and self.processes.is_first:
             write_choice(run, choice)
         return choice
