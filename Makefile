@@ -11,7 +11,7 @@ SOAK ?= 600
 MUTANTS ?=
 JOBS ?= 2
 # A study is a TOML file, which also says after which study it runs, and which published files it can read.
-PRESETS := src/unmask_studies/presets
+PRESETS := src/unmask_studies/presets/study
 ALL := $(basename $(notdir $(wildcard $(PRESETS)/*.toml)))
 declare = $(shell sed -n 's/^$(1) = //p' $(PRESETS)/$(2).toml | tr -d '[],"')
 NEED_DATA := $(foreach study,$(ALL),$(if $(call declare,needs_data,$(study)),$(study)))

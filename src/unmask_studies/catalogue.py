@@ -1,4 +1,4 @@
-"""The studies by name: one TOML file in ``presets`` each, beside the class that it configures.
+"""The studies by name: one TOML file in ``presets/study`` each, beside the class that it configures.
 
 # The first line describes the study.
 study = "unmask_studies.sudoku.tau:Tau"   the class, a GridStudy
@@ -47,7 +47,7 @@ class Entry:
 @cache
 def list_studies() -> dict[str, Entry]:
     """Every study by name, from its file."""
-    return {path.stem: _entry(path) for path in sorted(FOLDER.glob("*.toml"))}
+    return {path.stem: _entry(path) for path in sorted((FOLDER / "study").glob("*.toml"))}
 
 
 def load_study(name: str, quick: bool = False, preset: str | Path | None = None) -> Any:

@@ -1,6 +1,6 @@
 """Presets: TOML files read into frozen dataclasses, with every key, type and bound checked (see :mod:`unmask.runs.config`).
 
-A preset lies at assets/presets/<kind>/<name>.toml and is named for the result it reproduces; its first line, a comment,
+A preset lies at assets/presets/<kind>/<name>.toml, or in such a folder of another package, and is named for the result it reproduces; its first line, a comment,
 describes it. A field that the file does not name keeps its default, or the value of the preset that the file `extends`; a table
 changes only the fields it names.
 """
@@ -21,7 +21,7 @@ from unmask.runs.preset_tables import read_preset_rows
 
 PRESET_FILES = PRESETS
 PRESET_FOLDERS = EntryPoints("unmask.presets")
-"""Kind → a folder of further presets, which another package brings."""
+"""Folders of further presets, a subfolder for each kind, which other packages bring."""
 T = TypeVar("T")
 C = TypeVar("C", bound=Any)
 
@@ -39,11 +39,10 @@ class Preset:
 
 def list_presets(kind: str | None = None) -> tuple[Preset, ...]:
     """The presets of one kind, or of every kind, by name."""
-    folders = {path.name: path for path in sorted(PRESET_FILES.iterdir()) if path.is_dir()}
-    folders |= {name: PRESET_FOLDERS[name] for name in PRESET_FOLDERS}
     found = []
-    for name, folder in folders.items():
-        for path in folder.glob("*.toml") if kind in (None, name) else ():
+    for folder in (PRESET_FILES, *PRESET_FOLDERS.values()):
+        for path in folder.glob(f"{kind or '*'}/*.toml"):
+            name = path.parent.name
             rows = [Preset(name, row, about, path, table) for row, about, table in read_preset_rows(path, overlay)]
             found += rows or [Preset(name, path.stem, _description(path), path)]
     return tuple(sorted(found, key=lambda preset: (preset.kind, preset.name)))
@@ -66,7 +65,7 @@ def load_preset(
         preset, label = _of_file(Path(name_or_path)), str(name_or_path)
     else:
         preset, label = _find(name_or_path, kind), name_or_path
-    if kind is None and preset.path.parent.parent == PRESET_FILES:
+    if kind is None and preset.path.parent.parent in (PRESET_FILES, *PRESET_FOLDERS.values()):
         kind = preset.path.parent.name  # what a preset extends is of its own kind
     table = _read_tables(preset, label, kind)
     return read(cls, table if change is None else change(table), f"preset {label}")

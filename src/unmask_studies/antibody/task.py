@@ -133,7 +133,6 @@ class AntibodyData(TaskKind):
     test: float = 0.25
     seed: int = 0
 
-    preset = "sas-antibody-sapiens-vh"
     options: ClassVar[Mapping[str, str]] = {"cdrs": "Which CDRs are hidden: all, 1, 2 or 3."}
 
     def __post_init__(self) -> None:

@@ -50,7 +50,6 @@ class ReactionData(TaskKind):
     validation: float = 0.1
     seed: int = 0
 
-    preset = "sas-rxnmapper"
     options: ClassVar[Mapping[str, str]] = {
         "hide": "The share of the product's tokens that is hidden, for the parts random and span.",
         "part": "What is hidden of the product: random tokens, a span of them, a fragment (a ring system or a substituent), "
