@@ -286,3 +286,28 @@ def test_a_random_order_is_drawn_several_times(model: Path, tmp_path: Path) -> N
     assert both["nll"] == pytest.approx([(a + b) / 2 for a, b in zip(one["nll"], two["nll"], strict=True)])
     assert both["recovery"] == one["recovery"]
     assert measure_antibodies(task, confidence, 5) == measure_antibodies(task, confidence, 6)
+
+
+def test_the_default_recipe_selects_by_likelihood_and_keeps_what_is_best(model: Path, tmp_path: Path) -> None:
+    """No whole antibody is ever recovered, so that accuracy could select nothing."""
+    from unmask.runs.run import Run
+    from unmask_studies.recipes import RECIPE, REFERENCE, Recipes
+
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "sapiens-vh").symlink_to(model)
+    problems(model, tmp_path)
+    study = Recipes(
+        ("antibodies, heavy",),
+        heavy=tmp_path / "a.csv",
+        models=tmp_path / "models",
+        limit=4,
+        steps=1,
+        prompts=2,
+        validate=2,
+    )
+    before = study.measure(("antibodies, heavy", REFERENCE), tmp_path)
+    after = study.measure(("antibodies, heavy", RECIPE), tmp_path)
+    assert len(before["nll"]) == len(after["nll"]) == 4
+    first = Run(tmp_path / "runs" / "recipe-antibody-sapiens-vh").metrics()[0]
+    assert "start_nll" in first and "race_uncertainty" in first
+    assert set(after["history"]["tried"]) == {"general", "opinion"}

@@ -1,8 +1,8 @@
 """Presets: TOML files read into frozen dataclasses, with every key, type and bound checked (see :mod:`unmask.runs.config`).
 
-A preset lies at assets/presets/<kind>/<name>.toml, or in such a folder of another package, and is named for the result it reproduces; its first line, a comment,
-describes it. A field that the file does not name keeps its default, or the value of the preset that the file `extends`; a table
-changes only the fields it names.
+A preset lies at assets/presets/<kind>/<name>.toml, or in such a folder of another package, and is named for the result it
+reproduces; its first line, a comment, describes it. A field that the file does not name keeps its default, or the value of the
+preset that the file `extends`; a table changes only the fields it names.
 """
 
 import dataclasses

@@ -76,8 +76,8 @@ class Study:
         findings = conclude(study, folder, self.name, quote_command())
         for table in tables(findings):
             console.print(table)
-        figures = ", ".join(f"{figure}.svg" for figure in findings.figures)
-        console.print(f"everything is in {folder}: study.json, tables.md, {figures}")
+        files = ("study.json", "tables.md", *(f"{figure}.svg" for figure in findings.figures))
+        console.print(f"everything is in {folder}: {', '.join(files)}")
 
     def _change_sets(self, study: Any, preset: Any) -> Any:
         """The study with the number and the seed of its puzzles."""

@@ -1,4 +1,4 @@
-"""``study/``: a TOML file for each study (:mod:`unmask_studies.catalogue` says what is in it). ``train/``: trainings that studies compare."""
+"""Presets of studies: `study` has a TOML file for each (see `unmask_studies.catalogue`), `train` the trainings they compare."""
 
 from pathlib import Path
 

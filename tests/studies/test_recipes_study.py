@@ -1,0 +1,71 @@
+"""The study of the default recipe: what it trains, what it leaves out, and what its table says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.studies import run, text
+from unmask_studies.catalogue import load_study
+from unmask_studies.recipes import PRESET, RECIPE, REFERENCE, SETTINGS, Recipes
+from unmask_studies.tables import Cell
+
+BOARDS, SUMS = "Sudoku 4×4, imperfect denoiser", "arithmetic"
+
+
+def test_both_recipes_are_trained_and_measured_on_the_same_problems(tmp_path: Path) -> None:
+    study = load_study("recipes", quick=True)
+    assert study.tasks == (BOARDS, SUMS)
+    table = run(study, tmp_path / "study").tables[0]
+    runs = tmp_path / "study" / "runs"
+    names = ["recipe-arithmetic", "recipe-sudoku-4x4-imperfect", "sas-arithmetic", "sas-sudoku-4x4-imperfect"]
+    assert sorted(path.name for path in runs.iterdir()) == names
+    assert (runs / "recipe-arithmetic" / "trials" / "opinion").is_dir()  # which boards have no use for
+    assert not (runs / "recipe-sudoku-4x4-imperfect" / "trials").exists()
+    assert [text(row[0]) for row in table.rows] == [BOARDS, SUMS] and {text(row[1]) for row in table.rows} == {"8"}
+    preset, recipe = (json.loads((runs / name / "config.json").read_text()) for name in (names[2], names[0]))
+    assert (preset["policy"]["kind"], recipe["policy"]["kind"]) == ("transformer", "general")
+    assert preset["denoiser"] == recipe["denoiser"] == "arithmetic"
+
+
+def test_results_are_reused_where_nothing_differs(tmp_path: Path) -> None:
+    study = replace(load_study("recipes", quick=True), tasks=(BOARDS,))
+    run(study, tmp_path / "first")
+    run(study, tmp_path / "second", reuse=[tmp_path / "first"])
+    assert not (tmp_path / "second" / "runs").exists()
+    other = replace(study, limit=9)
+    assert all(study.identity(key) != other.identity(key) for key in study.grid())
+
+
+def test_tasks_without_their_files_or_models_are_left_out(tmp_path: Path) -> None:
+    tasks = {key[0] for key in Recipes(models=tmp_path).grid()}
+    assert tasks == {name for name, setting in SETTINGS.items() if not setting.train}
+    (tmp_path / "sapiens-vh").mkdir()
+    study = Recipes(models=tmp_path, heavy=tmp_path / "h.csv", light=tmp_path / "l.csv")
+    assert {key[0] for key in study.grid()} - tasks == {"antibodies, heavy"}
+    assert study.identity(("code", REFERENCE)) is None  # its denoiser is not there yet
+    with pytest.raises(ValueError, match="no task 'chess': expected some of Sudoku, imperfect denoiser, "):
+        Recipes(tasks=("chess",))
+    with pytest.raises(ValueError, match="limit must be at least 2, got 1"):
+        Recipes(limit=1)
+
+
+def test_the_table_says_what_is_better() -> None:
+    history = {"calls": 1000, "kind": "general", "base": "confidence", "kept": 5}
+    kept = {**history, "base": "margin", "kept": 0}
+    right = {REFERENCE: [1] * 50 + [0] * 50, PRESET: [1] * 60 + [0] * 40, RECIPE: [1] * 90 + [0] * 10}
+    nll = {REFERENCE: [5.0, 6.0, 7.0], PRESET: [4.0, 5.0, 6.0], RECIPE: [4.5, 5.6, 6.4]}
+    results: Any = {
+        ("code", row): {"exact": values, "calls": 40.0, "history": history} for row, values in right.items()
+    }
+    results |= {("antibodies, heavy", row): {"nll": values, "history": kept} for row, values in nll.items()}
+    code, antibodies = Recipes().findings(results).tables[0].rows
+    assert text(code[5]).startswith("90.0 [") and text(antibodies[5]).startswith("5.50 [")
+    assert isinstance(code[6], Cell) and code[6].strong and code[6].text.startswith("+30.0 [")
+    assert isinstance(antibodies[6], Cell) and antibodies[6].strong and antibodies[6].text.startswith("+0.50 [")
+    assert (text(code[8]), text(antibodies[8])) == ("general, 5", "margin, 0")
+    assert text(code[9]) == "1,000 and 1,000"
