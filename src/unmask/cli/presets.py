@@ -17,10 +17,12 @@ class Presets:
     """List the presets, denoisers, policies and schedulers by name."""
 
     def run(self) -> None:
-        table = Table("for", "preset", "what")
-        for preset in list_presets():
-            table.add_row(preset.kind, preset.name, preset.description)
-        console.print(table)
+        for own in (True, False):
+            table = Table("for", "preset", "what", title=None if own else "of studies and plug-ins", title_justify="left")
+            for preset in list_presets():
+                if preset.is_own == own:
+                    table.add_row(preset.kind, preset.name, preset.description)
+            console.print(table)
         console.print(f"denoisers: {', '.join(list_denoisers())}")
         console.print(f"policies: {', '.join(list_policies())}")
         console.print(f"schedulers: {', '.join(SCHEDULERS)}")

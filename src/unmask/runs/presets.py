@@ -36,6 +36,11 @@ class Preset:
     path: Path
     values: dict[str, Any] | None = None
 
+    @property
+    def is_own(self) -> bool:
+        """Is it one of this library's, not another package's?"""
+        return self.path.parent.parent == PRESET_FILES
+
 
 def list_presets(kind: str | None = None) -> tuple[Preset, ...]:
     """The presets of one kind, or of every kind, by name."""
