@@ -150,6 +150,11 @@ def test_pricing_and_policies_compile_as_whole_graphs(kinds: tuple[str, ...]) ->
 
 
 @pytest.mark.slow
+def test_compiled_orders_of_boards_are_the_plain_ones() -> None:
+    subprocess.run([sys.executable, COMPILED, "boards"], check=True)
+
+
+@pytest.mark.slow
 def test_few_kernels_are_left_when_compiled() -> None:
     """In inductor's code for this machine: of the pricing, and of a Transformer policy with seven features and one layer, which is
     PyTorch's own kernel."""

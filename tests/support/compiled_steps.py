@@ -2,7 +2,8 @@
 that are wrapped around every function in the tests cannot be traced.
 
 Graphs are traced and run as they are: of a Transformer policy, with the argument ``all`` of every kind. With a kind as the
-argument, inductor compiles them, and the kernels of its code are printed: of the pricing, and of the policy.
+argument, inductor compiles them, and the kernels of its code are printed: of the pricing, and of the policy. With ``boards`` it
+compiles the orders that ship for boards.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from torch._inductor.utils import run_and_get_code
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas
+from unmask.denoisers.loading import load_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.features import FEATURES
 from unmask.schedulers.heuristics import confidence
+from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.policy import OrderPolicy, build_policy
+from unmask.tasks.sudoku.task import SudokuTask
 
 MASK = 39
 COMPILE = torch.compile
@@ -79,8 +83,20 @@ def count_kernels(kind: str) -> tuple[int, int]:
     return len(calls[0]), len(calls[1])
 
 
+def compare_boards(denoiser: str = "sudoku-9x9-imperfect") -> None:
+    """Down to a single position of a single row, inductor's code reveals what plain code does."""
+    model, canvas = load_denoiser(denoiser), SudokuTask.generate(3, clues="rao").canvas(range(3))
+    for name in ("sas", "sas-general"):
+        scheduler = load_scheduler(name, model, denoiser)
+        plain, compiled = (unmask(model, scheduler, canvas, Decoding(compile=on)) for on in (False, True))
+        assert torch.equal(plain.order, compiled.order) and torch.equal(plain.tokens, compiled.tokens), name
+
+
 if __name__ == "__main__":
     with torch.no_grad():
+        if sys.argv[1:] == ["boards"]:
+            compare_boards()
+            sys.exit()
         if sys.argv[1:] not in ([], ["all"]):
             print(*count_kernels(sys.argv[1]))
             sys.exit()
