@@ -18,7 +18,9 @@ class Presets:
 
     def run(self) -> None:
         for own in (True, False):
-            table = Table("for", "preset", "what", title=None if own else "of studies and plug-ins", title_justify="left")
+            table = Table(
+                "for", "preset", "what", title=None if own else "of studies and plug-ins", title_justify="left"
+            )
             for preset in list_presets():
                 if preset.is_own == own:
                     table.add_row(preset.kind, preset.name, preset.description)

@@ -111,7 +111,7 @@ def _copy_weights(policy: OrderPolicy, name: str, denoiser: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Bench:
+class LoadedRun:
     """What the recipes of a run have in common: the loaded denoiser, the problems, the processes."""
 
     config: PolicyRun
@@ -195,7 +195,7 @@ def run_policy_training(
 
     Under ``accelerate launch`` every process calls this; the first one owns the folder. ``needs`` is called with the cost of a step
     before the first one; a run that does not fit into memory is refused then. ``on_trial`` hears of the trials of candidates,
-    which come before; the first record says what they chose.
+    which come before the first record, and of what they chose.
     """
     if config.device == SPREAD:
         raise ValueError(
@@ -205,7 +205,7 @@ def run_policy_training(
         torch.cuda.set_device(chosen)
     processes = ProcessGroup(start_accelerator(config.training.mixed_precision, cpu=config.on_cpu))
     denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype)).to(processes.accelerator.device)
-    bench = Bench(config, denoiser, config.data.problems(denoiser, config.denoiser), processes)
+    loaded = LoadedRun(config, denoiser, config.data.problems(denoiser, config.denoiser), processes)
     if name := config.training.teacher:  # before anything is written
         load_scheduler(name, denoiser, config.denoiser)
     if processes.is_first:
@@ -216,11 +216,11 @@ def run_policy_training(
     processes.wait()
     run = Run(Path(folder))
     with run.work() if processes.is_first else contextlib.nullcontext():
-        choice = bench.choose(run, stop, on_trial)
+        choice = loaded.choose(run, stop, on_trial)
         if choice is None:
             return
-        recipe = bench.candidates()[choice.name]
-        yield from bench.train(recipe, run, stop, needs)
+        recipe = loaded.candidates()[choice.name]
+        yield from loaded.train(recipe, run, stop, needs)
 
 
 def train(
@@ -233,7 +233,7 @@ def train(
     resume: bool = False,
     on_step: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> OrderPolicy:
-    """Learn an order for the frozen ``denoiser`` on a file of problems, by the task's own preset, and return the best policy.
+    """Learn an order for the frozen ``denoiser`` on a file of problems, and return the best policy.
 
     The same as ``unmask train --task TASK --denoiser DENOISER --data DATA --out OUT``. ``out`` is the run's folder, by which
     ``generate`` and ``load_scheduler`` find the policy; ``on_step`` gets each step's record.
