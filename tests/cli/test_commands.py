@@ -267,6 +267,7 @@ def test_every_field_of_a_preset_is_an_option() -> None:
         training=replace(preset.training, steps=3),
         policy=replace(preset.policy, width=8),
         data=replace(cast(Any, preset.data), puzzles=5, clues="26-42"),  # those to learn from
+        candidates=(),  # a policy that is described is the one that is wanted
     )
     assert made.config == expected and made.seed == 4
     other = parse(cli.COMMANDS, "unmask", ["train", "--out", "x", "--preset", "default", "--task", "arithmetic"]).config
