@@ -21,7 +21,7 @@ from unmask.report.gather import report_from_json
 from unmask.report.numbers import percent_interval
 from unmask.runs.presets import change_training
 from unmask.runs.run import Run
-from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask.schedulers.policy import OrderPolicy
 from unmask.tasks.kinds import DEFAULT_PRESET, EvaluationRequest, evaluation_set
 from unmask.training.policy.run import PolicyRun, load_run
@@ -77,7 +77,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Recipes(GridStudy):
-    """``tasks`` of the table, ``limit`` test problems of each. Tasks whose files or models are not there are left out.
+    """``tasks`` of the table, ``limit`` test problems of each. Tasks whose files are not named are left out.
 
     ``reactions`` and ``reactions_train`` are CSV files of reactions, ``heavy`` and ``light`` of antibody chains, ``models`` the
     folder of published denoisers. ``runs`` holds finished runs: denoisers, and orders called ``sas-code`` or, by the default
@@ -107,6 +107,20 @@ class Recipes(GridStudy):
     def axes(self) -> Axes:
         return [task for task in self.tasks if self._has_files(SETTINGS[task])], (REFERENCE, PRESET, RECIPE)
 
+    def grid(self) -> list[Key]:
+        found = super().grid()
+        if not found:
+            needed = sorted({one for task in self.tasks for one in (SETTINGS[task].data, SETTINGS[task].train) if one})
+            raise ValueError(f"there is nothing to learn: name files with {', '.join(map(_option, needed))}")
+        for task in dict.fromkeys(str(key[0]) for key in found):
+            setting = SETTINGS[task]
+            place = self._denoiser(setting)
+            if "/" in setting.denoiser and not Path(place or "").is_dir():
+                raise ValueError(
+                    f"there is no {place}: run unmask models {Path(setting.denoiser).name} --out {place} first"
+                )
+        return found
+
     def measure(self, key: Key, folder: Path) -> Result:
         name, row = map(str, key)
         setting, run = SETTINGS[name], None
@@ -132,7 +146,14 @@ class Recipes(GridStudy):
         denoiser = self._denoiser(setting)
         if denoiser is None:
             return None  # it is another one wherever it is trained
-        how = None if row == REFERENCE else self.recipe(setting, row, "")
+        found = None if row == REFERENCE else find_run(self._run_name(setting, row), self.runs)
+        how = (
+            None
+            if row == REFERENCE
+            else self.recipe(setting, row, "")
+            if found is None
+            else describe_policy(str(found))
+        )
         files = [path for path in (self._file(setting.data), self._file(setting.train)) if path is not None]
         return {
             "denoiser": describe_source(denoiser),
@@ -188,9 +209,8 @@ class Recipes(GridStudy):
         return Findings([Table.of(title, rows, note)])
 
     def _has_files(self, setting: Setting) -> bool:
-        """Are its files named, and is its model there?"""
-        named = all(getattr(self, one) is not None for one in (setting.data, setting.train) if one)
-        return named and ("/" not in setting.denoiser or (self.models / Path(setting.denoiser).name).is_dir())
+        """Are its files named?"""
+        return all(getattr(self, one) is not None for one in (setting.data, setting.train) if one)
 
     def _file(self, field: str) -> Path | None:
         return getattr(self, field) if field else None
@@ -208,6 +228,10 @@ class Recipes(GridStudy):
     def _ensure_denoiser(self, setting: Setting, folder: Path) -> str:
         pretraining = lambda: load_pretraining(setting.denoiser, self.samples)  # noqa: E731
         return self._denoiser(setting) or str(ensure_run(setting.denoiser, pretraining(), folder))
+
+
+def _option(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
 
 
 def describe_training(run: Path) -> dict[str, Any]:

@@ -41,13 +41,19 @@ def test_results_are_reused_where_nothing_differs(tmp_path: Path) -> None:
     assert all(study.identity(key) != other.identity(key) for key in study.grid())
 
 
-def test_tasks_without_their_files_or_models_are_left_out(tmp_path: Path) -> None:
+def test_tasks_without_their_files_are_left_out(tmp_path: Path) -> None:
     tasks = {key[0] for key in Recipes(models=tmp_path).grid()}
     assert tasks == {name for name, setting in SETTINGS.items() if not setting.train}
+    study = Recipes(models=tmp_path, heavy=tmp_path / "h.csv")
+    with pytest.raises(
+        ValueError, match=r"there is no .*/sapiens-vh: run unmask models sapiens-vh --out .*/sapiens-vh first"
+    ):
+        study.grid()
     (tmp_path / "sapiens-vh").mkdir()
-    study = Recipes(models=tmp_path, heavy=tmp_path / "h.csv", light=tmp_path / "l.csv")
     assert {key[0] for key in study.grid()} - tasks == {"antibodies, heavy"}
     assert study.identity(("code", REFERENCE)) is None  # its denoiser is not there yet
+    with pytest.raises(ValueError, match="nothing to learn: name files with --reactions, --reactions-train"):
+        Recipes(("reactions",)).grid()
     with pytest.raises(ValueError, match="no task 'chess': expected some of Sudoku, imperfect denoiser, "):
         Recipes(tasks=("chess",))
     with pytest.raises(ValueError, match="limit must be at least 2, got 1"):

@@ -79,10 +79,10 @@ def show_learning(config: PolicyRun, out: Path, resume: bool) -> None:
         if isinstance(trial, Trial):
             progress.update(bar, total=trial.steps, completed=trial.step, description=f"trying {trial.name}")
             return
-        scores = ", ".join(f"{name} {score:.1%}" for name, score in trial.scores.items())
-        progress.console.print(
-            f"held-out validation after the trials: {scores}; {trial.name} is trained", soft_wrap=True
-        )
+        show = (lambda nll: f"{nll:.3f}") if trial.measure == "nll" else (lambda share: f"{share:.1%}")
+        what = "nats per held-out token" if trial.measure == "nll" else "held-out problems solved"
+        scores = ", ".join(f"{name} {show(score)}" for name, score in trial.scores.items())
+        progress.console.print(f"{what} after the trials: {scores}; training {trial.name}", soft_wrap=True)
         progress.update(bar, total=config.training.steps, completed=0, description="learning")
 
     records = run_policy_training(config, out, resume, needs=show_needs, on_trial=show_trial)

@@ -74,7 +74,7 @@ class PolicyNetwork(nn.Module, ABC):
 
     @classmethod
     def is_worth_trying(cls, denoiser: Any) -> bool:
-        """As one of several candidates for this denoiser: False where its cost is out of proportion."""
+        """Whether to try it beside others for this denoiser: not where it costs too much, or others are known to be better."""
         return True
 
     @classmethod

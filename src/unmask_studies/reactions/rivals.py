@@ -48,6 +48,7 @@ PART = 100
 """Reactions of a piece."""
 REFERENCE = "confidence"
 ONE = "one per step"
+GENERAL = "The default recipe's general policy: the price of the truth in the states that its own greedy orders visit"
 COINS = "coins"
 PARALLEL = "-parallel"
 """Ends the name of a training whose rollouts reveal several tokens per step."""
@@ -285,7 +286,7 @@ class Found:
     def rivals(self) -> Iterator[TableRow]:
         study, n = self.study, self.study.limit
         about = {preset.name: preset.description.partition(". ")[0].rstrip(".") for preset in list_presets("train")}
-        about |= {REFERENCE: "where all begin", study.shipped: about[study.recipe]}
+        about |= {REFERENCE: "where all begin", study.shipped: about[study.recipe], DEFAULT_PRESET: GENERAL}
         rows = [(name, ONE) for name in (REFERENCE, study.shipped, *study.rivals)]
         for method, how in [*rows, *((name, COINS) for name in study.coins)]:
             one = self.one(method, how, n)

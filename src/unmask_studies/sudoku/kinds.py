@@ -1,7 +1,8 @@
 """Kinds of policies, from the paper's to the general one, an ingredient at a time: learning curves, and the same test puzzles.
 
-All are trained by the recipe of ``unmask train`` without a preset, for as many steps of as many orders; a row says what it has that
-the rows before it lack. The first has the paper's objective besides its policy, so that groups of its orders are of one puzzle.
+All are trained by the recipe of ``unmask train`` without a preset, for the same number of steps and of orders in each; a row says
+what it has that the rows before it lack. The first has the paper's objective besides its policy, so that groups of its orders are
+of one puzzle.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from unmask.denoisers.loading import describe_source
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report import figures
 from unmask.report.numbers import percent, percent_interval
-from unmask.schedulers.loading import load_scheduler
+from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask.tasks.kinds import DEFAULT_PRESET
 from unmask.training.policy.run import PolicyRun, load_run
 from unmask_studies.reports import evaluate_scheduler, get_denoiser
@@ -25,7 +26,7 @@ from unmask_studies.sets import Sets
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.sudoku.ablations import REFERENCE, Ablation
 from unmask_studies.tables import Limits, Table, TableRow, points_gap
-from unmask_studies.training_runs import ensure_run, read_curve, read_history, run_name
+from unmask_studies.training_runs import ensure_run, find_run, read_curve, read_history, run_name
 
 AS_PUBLISHED = {"objective": "grpo", "advantage": "trajectory", "group": 6, "rollout_temperature": None, "mu": 1}
 """The paper's objective: returns of orders drawn at the policy's temperature, compared within a group."""
@@ -78,7 +79,8 @@ class Kinds(GridStudy):
         _, policy, training = KINDS[kind]
         config = load_run(preset=DEFAULT_PRESET, denoiser=self.denoiser)
         size = {"prompts": max(1, (self.prompts or config.training.prompts) // training.get("group", 1))}
-        own = {"steps": self.steps, "validate": self.validate, "validate_every": self.validate_every, "race": ()}
+        own: dict[str, Any] = {"steps": self.steps, "validate": self.validate, "validate_every": self.validate_every}
+        own |= {"race": (), "select": "accuracy"}
         return replace(
             config,
             denoiser=self.denoiser,
@@ -89,7 +91,8 @@ class Kinds(GridStudy):
 
     def identity(self, key: Key) -> Result:
         kind, seed = str(key[0]), key[1]
-        how = None if seed is None else self.recipe(kind, int(seed))
+        found = None if seed is None else find_run(run_name(kind, int(seed)), self.runs)
+        how = None if seed is None else self.recipe(kind, int(seed)) if found is None else describe_policy(str(found))
         return {
             "denoiser": describe_source(self.denoiser),
             "of": kind,

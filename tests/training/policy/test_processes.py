@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from support.processes import together
 from unmask.runs.presets import load_preset
 from unmask.runs.run import Run
 from unmask.training.policy.run import PolicyRun, run_policy_training
+from unmask.training.policy.trials import read_choice
 from unmask_studies.bench import processes
 from unmask_studies.bench.measuring import Finding
 from unmask_studies.bench.processes import launch, require_same
@@ -65,6 +67,24 @@ def test_two_processes_resume_the_run_of_one(runs: Path, tmp_path: Path) -> None
     codes, _ = together(2, resume, tmp_path / "log")
     assert codes == [0, 0], (tmp_path / "log.0").read_text()
     same_training(runs, tmp_path / "resumed")
+
+
+def test_processes_try_candidates_together(runs: Path, tmp_path: Path) -> None:
+    """All of them know what one process finds, and train that."""
+    (tmp_path / "other.toml").write_text(CONFIG.replace("steps = 4", "steps = 9"))
+    config = replace(
+        load_preset(runs / "tiny.toml", PolicyRun), candidates=(str(tmp_path / "other.toml"),), trial_steps=1
+    )
+    list(run_policy_training(config, tmp_path / "one"))
+
+    def train(rank: int) -> None:
+        list(run_policy_training(config, tmp_path / "two"))
+
+    codes, _ = together(2, train, tmp_path / "log")
+    assert codes == [0, 0], (tmp_path / "log.0").read_text()
+    one, two = (read_choice(Run(tmp_path / name)) for name in ("one", "two"))
+    assert one == two and one is not None and set(one.scores) == {config.policy.kind, "other"}
+    assert torch.allclose(weights(tmp_path / "one"), weights(tmp_path / "two"), atol=2e-3)
 
 
 def test_benchmark_of_processes_reports_ratios_of_rates(monkeypatch: pytest.MonkeyPatch) -> None:

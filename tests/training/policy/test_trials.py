@@ -17,6 +17,7 @@ from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import load_scheduler
 from unmask.schedulers.opinion import Opinion
 from unmask.schedulers.policy import OrderPolicy
+from unmask.training.cost.preflight import Needs
 from unmask.training.policy import trainer, trials
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import PolicyRun, run_policy_training
@@ -64,7 +65,7 @@ def test_the_best_candidate_is_trained(
     records = list(run_policy_training(config, tmp_path / "run", on_trial=heard.append))
     assert not left and [record["step"] for record in records] == [1, 2, 3, 4]
     name = "other"
-    choice = Choice({"transformer": own, name: other})
+    choice = Choice("accuracy", {"transformer": own, name: other})
     assert heard == [*(Trial("transformer", k, 2) for k in range(3)), *(Trial(name, k, 2) for k in range(3)), choice]
     assert read_choice(Run(tmp_path / "run")) == choice
     policy = load_scheduler(str(tmp_path / "run"), load_denoiser(config.denoiser))
@@ -93,11 +94,73 @@ def test_a_run_that_was_stopped_in_its_trials_goes_on(config: PolicyRun, tmp_pat
     assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_damaged_choices_are_one_line(config: PolicyRun, tmp_path: Path) -> None:
+DAMAGED = [
+    '{"scores": [1]}',
+    "{}",
+    '{"measure": "accuracy", "scores": {}}',
+    '{"measure": "accuracy", "scores": {"mlp": NaN}}',
+    "[[[[",
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_damaged_choices_are_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / trials.FOLDER).mkdir()
+    (tmp_path / trials.FOLDER / trials.CHOICE).write_text(content)
+    with pytest.raises(ValueError, match=r"choice\.json is damaged \(.*\): delete it, and resume the run"):
+        read_choice(Run(tmp_path))
+
+
+def test_a_resumed_run_refuses_another_candidate(config: PolicyRun, tmp_path: Path) -> None:
+    """Its file is not part of the run's configuration: what it said when it was tried is kept with the trial."""
     next(run_policy_training(config, tmp_path / "run", stop=lambda: False))
-    (tmp_path / "run" / trials.FOLDER / trials.CHOICE).write_text('{"scores": [1]}')
-    with pytest.raises(ValueError, match=r"choice\.json is damaged .*delete it, and resume"):
-        list(run_policy_training(config, tmp_path / "run", resume=True))
+    chosen = Run(tmp_path / "run").folder / trials.FOLDER / trials.CHOICE
+    chosen.write_text('{"measure": "accuracy", "scores": {"transformer": 0.1, "other": 0.2}}')
+    preset = Path(config.candidates[0])
+    preset.write_text(OTHER.replace("prompts = 3", "prompts = 2"))
+    with pytest.raises(ValueError, match=r"other with another configuration: training\.prompts \(stored 3, now 2\)"):
+        next(run_policy_training(config, tmp_path / "run", resume=True))
+    chosen.write_text('{"measure": "accuracy", "scores": {"nobody": 0.1}}')
+    with pytest.raises(
+        ValueError, match="its trials chose 'nobody', which is not among its candidates: transformer, other"
+    ):
+        next(run_policy_training(config, tmp_path / "run", resume=True))
+
+
+def test_a_trial_that_lost_its_log_is_named(config: PolicyRun, tmp_path: Path) -> None:
+    next(run_policy_training(config, tmp_path / "run", stop=lambda: False))
+    place = tmp_path / "run" / trials.FOLDER
+    (place / trials.CHOICE).unlink()
+    (place / "other" / "metrics.jsonl").write_text("")
+    with pytest.raises(ValueError, match=r"other/metrics\.jsonl lacks the validation of step 2: delete "):
+        next(run_policy_training(config, tmp_path / "run", resume=True))
+
+
+def test_a_run_that_fails_at_once_can_begin_otherwise(
+    config: PolicyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(needs: Needs) -> None:
+        raise ValueError("it does not fit into memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Needs, "require", refuse)
+        with pytest.raises(ValueError, match="does not fit"):
+            next(run_policy_training(config, tmp_path / "run"))
+    smaller = replace(config, training=replace(config.training, at_once=1))
+    next(run_policy_training(smaller, tmp_path / "run", stop=lambda: False))
+
+
+def test_all_candidates_are_judged_as_the_first_one(
+    config: PolicyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one solves nothing and is judged by likelihood; so is the other, whatever it solves. Less is better."""
+    monkeypatch.setattr(trainer, "validate_free_running", lambda *_: {"accuracy": 0.0})
+    measured = iter([3.0, 2.0, 3.0, 1.5, 3.0, 1.0])
+    monkeypatch.setattr(trainer, "greedy_nll", lambda *_: next(measured))
+    config = replace(config, training=replace(config.training, select="auto"))
+    records = list(run_policy_training(config, tmp_path / "run"))
+    assert read_choice(Run(tmp_path / "run")) == Choice("nll", {"transformer": 2.0, "other": 1.5})
+    assert "start_nll" in records[0] and records[-1]["nll"] == 1.0
 
 
 def test_an_opinion_is_tried_for_small_denoisers_of_many_tokens() -> None:
@@ -113,8 +176,11 @@ def test_a_denoiser_that_is_too_large_to_copy(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_candidates_that_cannot_be_told_apart(config: PolicyRun) -> None:
-    with pytest.raises(ValueError, match="which is called transformer after its policy"):
-        replace(config, candidates=("presets/transformer.toml",))
+    for candidates in (("presets/transformer.toml",), ("a/other.toml", "b/other.toml")):
+        with pytest.raises(ValueError, match=r"expected different names, got transformer, .*; rename a file, or set"):
+            replace(config, candidates=candidates)
+    with pytest.raises(ValueError, match=r"start = 'sas' has the weights of one policy: set candidates = \[\]"):
+        replace(config, start="sas")
     with pytest.raises(ValueError, match="trial_steps must be at least 1, got 0"):
         replace(config, trial_steps=0)
 
@@ -123,7 +189,7 @@ def test_options_of_a_recipe_leave_nothing_to_try(command: Callable[..., tuple[i
     small = ("--steps", "1", "--training.prompts", "2", "--training.validate", "2", "--out")
     words = ("train", "--task", "arithmetic", "--denoiser", "arithmetic", *small)
     code, out, err = command(*words, "both")
-    assert code == 0 and "after the trials: general " in err and "opinion" in err and "the policy is in" in out
+    assert code == 0 and "after the trials: general " in err and "; training " in err and "the policy is in" in out
     code, _, err = command(*words, "one", "--training.objective", "regression")
     assert code == 0 and "trials" not in err and not (tmp_path / "one" / trials.FOLDER).exists()
 
@@ -144,3 +210,14 @@ def test_auto_selects_by_likelihood_where_nothing_is_solved(
     measured = (2, 0) if select == "nll" else (0, 3)
     assert (len(free), len(likelihood)) == measured
     assert (f"start_{select}" in first, select in first, select in second) == (True, True, True)
+
+
+def test_the_preset_of_an_opinion_is_for_every_task(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    small = ("--steps", "1", "--training.prompts", "2", "--training.validate", "2", "--out")
+    words = ("train", "--preset", "opinion", "--task", "arithmetic")
+    assert command(*words, "--denoiser", "arithmetic", *small, "run")[0] == 0
+    assert json.loads((tmp_path / "run" / "policy" / "config.json").read_text())["kind"] == "opinion"
+    code, _, err = command(*words, *small, "other")
+    assert code == 2 and "which denoiser is to learn an order for the task arithmetic? Name it with --denoiser" in err

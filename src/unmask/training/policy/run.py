@@ -20,12 +20,12 @@ from unmask.runs.run import Run
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import describe_policy, load_scheduler
 from unmask.schedulers.policy import OrderPolicy, build_policy, choose_network
-from unmask.tasks.kinds import DEFAULT_PRESET, Data, GeneratedKind, Problems, find_kind, find_preset, require_kind
+from unmask.tasks.kinds import Data, GeneratedKind, Problems, find_kind, find_preset, require_kind
 from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.trainer import PolicyJob, share_prompts, train_policy
-from unmask.training.policy.trials import Choice, Recipe, Trial, read_choice, run_trials, write_choice
+from unmask.training.policy.trials import FOLDER, Choice, Recipe, Trial, read_choice, run_trials, write_choice
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,14 @@ class PolicyRun(Placement):
         super().__post_init__()
         if self.trial_steps < 1:
             raise ValueError(f"trial_steps must be at least 1, got {self.trial_steps}")
-        if self.policy.kind in (Path(name).stem for name in self.candidates):
+        names = [self.policy.kind, *(Path(name).stem for name in self.candidates)]
+        if len(set(names)) < len(names):
             raise ValueError(
-                f"candidates are other recipes than the run's own, which is called {self.policy.kind} after its policy: "
-                f"got {', '.join(self.candidates)}"
+                f"candidates are called after their files, and the run's own recipe {self.policy.kind} after its policy: expected "
+                f"different names, got {', '.join(names)}; rename a file, or set candidates = []"
             )
+        if self.start and self.candidates:
+            raise ValueError(f"start = {self.start!r} has the weights of one policy: set candidates = []")
         if self.policy.purpose != self.training.purpose:
             raise ValueError(
                 f"training.objective {self.training.objective!r} learns the purpose {self.training.purpose}: "
@@ -80,12 +83,14 @@ class PolicyRun(Placement):
 
 
 def load_run(task: str | None = None, preset: str | None = None, denoiser: str | None = None) -> PolicyRun:
-    """A preset, or the task's own; ``default`` is for every task, with problems that fit the ``denoiser``."""
-    name = preset or find_preset(task)
-    config = load_preset(name, PolicyRun, "train")
-    if name == DEFAULT_PRESET:
-        data = find_kind(task or "sudoku").for_training(denoiser or config.denoiser)
-        return dataclasses.replace(config, data=data)
+    """A preset, or the task's own. One that names no data, such as ``default``, is for every task, with problems that fit the
+    ``denoiser``."""
+    config = load_preset(preset or find_preset(task), PolicyRun, "train")
+    if config.data == SudokuData():
+        kind = find_kind(task or config.data.kind)
+        if kind is not SudokuData and denoiser is None:
+            raise ValueError(f"which denoiser is to learn an order for the task {task}? Name it with --denoiser")
+        return dataclasses.replace(config, data=kind.for_training(denoiser or config.denoiser))
     if task is not None:
         require_kind(config.data, task)
     return config
@@ -158,29 +163,58 @@ class LoadedRun:
         )
         yield from train_policy(job)
 
-    def choose(self, run: Run, stop: Callable[[], bool], on_trial: Callable[[Trial | Choice], None]) -> Choice | None:
-        """What the trials find, or have found before; None if ``stop`` has ended them."""
+    def choose(
+        self,
+        run: Run,
+        stop: Callable[[], bool],
+        needs: Callable[[Needs], None],
+        on_trial: Callable[[Trial | Choice], None],
+    ) -> Recipe | None:
+        """The recipe that the trials find, or have found before, to be the best; None if ``stop`` has ended them."""
         candidates = self.candidates()
         if len(candidates) == 1:
-            return Choice(dict.fromkeys(candidates, 0.0))
-        if (known := read_choice(run)) is not None:
-            return known
+            return next(iter(candidates.values()))
 
         def attempt(recipe: Recipe, place: Run, last: Callable[[], bool]) -> Iterator[dict[str, Any]]:
-            if self.processes.is_first:
-                described = dataclasses.replace(
-                    self.config, policy=recipe.policy, training=recipe.training, candidates=()
-                )
-                Run.create(place.folder, described, resume=True, may_differ=("device",))
-            self.processes.wait()
-            with place.lock() if self.processes.is_first else contextlib.nullcontext():
-                yield from self.train(recipe, place, lambda: last() or stop())
+            self._create(recipe, place)
+            with _clear_empty(place), place.work() if self.processes.is_first else contextlib.nullcontext():
+                yield from self.train(recipe, place, lambda: last() or stop(), needs)
 
-        steps = min(self.config.trial_steps, self.config.training.steps)
-        choice = run_trials(candidates, steps, run, attempt, on_trial)
-        if choice is not None and self.processes.is_first:
-            write_choice(run, choice)
-        return choice
+        choice, steps = read_choice(run), min(self.config.trial_steps, self.config.training.steps)
+        if choice is None:
+            choice = run_trials(candidates, steps, run, attempt, on_trial)
+            if choice is None:
+                return None
+            if self.processes.is_first:
+                write_choice(run, choice)
+        elif choice.name not in candidates:
+            raise ValueError(
+                f"cannot resume {run.folder}: its trials chose {choice.name!r}, which is not among its candidates: "
+                f"{', '.join(candidates)}; name another folder"
+            )
+        else:
+            self._create(candidates[choice.name].shorten(steps), Run(run.folder / FOLDER / choice.name))
+        on_trial(choice)
+        return candidates[choice.name].select_by(choice.measure)
+
+    def _create(self, recipe: Recipe, place: Run) -> None:
+        """The folder of a trial, or the refusal to resume it with another recipe."""
+        config = dataclasses.replace(self.config, policy=recipe.policy, training=recipe.training, candidates=())
+        if self.processes.is_first:
+            Run.create(place.folder, config, resume=True, may_differ=("device", "training.select"))
+        self.processes.wait()
+
+
+@contextlib.contextmanager
+def _clear_empty(trial: Run) -> Iterator[None]:
+    """Leave no empty folder of a trial that failed before it has produced anything, so that the run can begin otherwise."""
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(OSError):
+            trial.folder.rmdir()
+            trial.folder.parent.rmdir()
+        raise
 
 
 def run_policy_training(
@@ -216,11 +250,9 @@ def run_policy_training(
     processes.wait()
     run = Run(Path(folder))
     with run.work() if processes.is_first else contextlib.nullcontext():
-        choice = loaded.choose(run, stop, on_trial)
-        if choice is None:
-            return
-        recipe = loaded.candidates()[choice.name]
-        yield from loaded.train(recipe, run, stop, needs)
+        recipe = loaded.choose(run, stop, needs, on_trial)
+        if recipe is not None:
+            yield from loaded.train(recipe, run, stop, needs)
 
 
 def train(
