@@ -20,7 +20,7 @@ from unmask.training.policy.validation import best_step
 
 C = TypeVar("C", bound=Any)
 OWN_RECIPE = ("--policy.", "--training.objective", "--start")
-"""Options with which somebody describes a recipe: no other is tried beside it."""
+"""Options that describe a recipe: no other is tried beside it."""
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,8 @@ def test_a_candidate_has_the_length_and_the_seed_of_the_run(config: PolicyRun, t
 def test_a_run_that_was_stopped_in_its_trials_goes_on(config: PolicyRun, tmp_path: Path, after: int) -> None:
     """Wherever it stops, the resumed run ends with the weights of one that did not."""
     whole = list(run_policy_training(config, tmp_path / "whole"))
-    asked = iter(range(1, 100))
-    records = list(run_policy_training(config, tmp_path / "run", stop=lambda: next(asked) >= after))
+    calls = iter(range(1, 100))
+    records = list(run_policy_training(config, tmp_path / "run", stop=lambda: next(calls) >= after))
     records += run_policy_training(config, tmp_path / "run", resume=True)
     untimed = lambda record: {name: x for name, x in record.items() if not name.endswith("seconds")}  # noqa: E731
     assert [*map(untimed, records)] == [*map(untimed, whole)]
@@ -112,7 +112,7 @@ def test_damaged_choices_are_one_line(tmp_path: Path, content: str) -> None:
 
 
 def test_a_resumed_run_refuses_another_candidate(config: PolicyRun, tmp_path: Path) -> None:
-    """Its file is not part of the run's configuration: what it said when it was tried is kept with the trial."""
+    """Its file is not part of the run's configuration: its contents at the trial are kept with the trial."""
     next(run_policy_training(config, tmp_path / "run", stop=lambda: False))
     chosen = Run(tmp_path / "run").folder / trials.FOLDER / trials.CHOICE
     chosen.write_text('{"measure": "accuracy", "scores": {"transformer": 0.1, "other": 0.2}}')
@@ -120,9 +120,9 @@ def test_a_resumed_run_refuses_another_candidate(config: PolicyRun, tmp_path: Pa
     preset.write_text(OTHER.replace("prompts = 3", "prompts = 2"))
     with pytest.raises(ValueError, match=r"other with another configuration: training\.prompts \(stored 3, now 2\)"):
         next(run_policy_training(config, tmp_path / "run", resume=True))
-    chosen.write_text('{"measure": "accuracy", "scores": {"nobody": 0.1}}')
+    chosen.write_text('{"measure": "accuracy", "scores": {"missing": 0.1}}')
     with pytest.raises(
-        ValueError, match="its trials chose 'nobody', which is not among its candidates: transformer, other"
+        ValueError, match="its trials chose 'missing', which is not among its candidates: transformer, other"
     ):
         next(run_policy_training(config, tmp_path / "run", resume=True))
 

@@ -90,7 +90,7 @@ def run_trials(
         on_trial(Trial(name, record["step"], steps))
         if record["step"] < steps:
             trial = recipe.shorten(steps)
-            last = lambda: record["step"] >= steps - 1  # noqa: B023, E731  # asked after a step, before its record comes
+            last = lambda: record["step"] >= steps - 1  # noqa: B023, E731  # it is called after a step, before its record comes
             for record in train(trial.select_by(measure) if measure else trial, place, last):
                 on_trial(Trial(name, record["step"], steps))
         if record["step"] < steps:
