@@ -21,7 +21,7 @@ from unmask.training.cost.preflight import Needs
 from unmask.training.policy import trainer, trials
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.run import PolicyRun, run_policy_training
-from unmask.training.policy.trials import Choice, Trial, read_choice
+from unmask.training.policy.trials import Choice, Race, Trial, read_choice
 
 OTHER = """
 [policy]
@@ -42,9 +42,8 @@ def config(tmp_path: Path) -> PolicyRun:
     preset.write_text(OTHER)
     training = PolicyTraining(steps=4, prompts=2, states=16, validate=4, validate_every=4, save_every=1)
     policy = PolicyConfig(kind="transformer", width=8, n_layers=1, n_heads=2)
-    return PolicyRun(
-        "sudoku-4x4-imperfect", policy, data=DATA, training=training, candidates=(str(preset),), trial_steps=2
-    )
+    trials = {"candidates": (str(preset),), "trial_steps": 2, "trial_rounds": 1}
+    return PolicyRun("sudoku-4x4-imperfect", policy, data=DATA, training=training, **trials)
 
 
 def measure(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> list[float]:
@@ -65,11 +64,54 @@ def test_the_best_candidate_is_trained(
     records = list(run_policy_training(config, tmp_path / "run", on_trial=heard.append))
     assert not left and [record["step"] for record in records] == [1, 2, 3, 4]
     name = "other"
-    choice = Choice("accuracy", {"transformer": own, name: other})
+    choice = Choice(name if kind == "mlp" else "transformer", "accuracy", {"transformer": own, name: other})
     assert heard == [*(Trial("transformer", k, 2) for k in range(3)), *(Trial(name, k, 2) for k in range(3)), choice]
     assert read_choice(Run(tmp_path / "run")) == choice
     policy = load_scheduler(str(tmp_path / "run"), load_denoiser(config.denoiser))
     assert isinstance(policy, OrderPolicy) and policy.config.kind == kind
+
+
+def test_candidates_that_cannot_be_told_apart_are_trained_on(
+    config: PolicyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four problems, one more is no difference; two more than none are."""
+    measure(monkeypatch, [0.5, 0.5, 0.5, 0.25, 0.0, 0.5, 0.5])
+    config = replace(config, training=replace(config.training, steps=7), trial_rounds=3)
+    heard: list[Trial | Choice] = []
+    next(run_policy_training(config, tmp_path / "run", on_trial=heard.append))
+    steps = [(trial.name, trial.step, trial.steps) for trial in heard if isinstance(trial, Trial)]
+    first = [(name, step, 2) for name in ("transformer", "other") for step in (0, 1, 2)]
+    assert steps == first + [(name, step, 4) for name in ("transformer", "other") for step in (2, 3, 4)]
+    assert heard[-1] == Choice("other", "accuracy", {"transformer": 0.0, "other": 0.5})
+
+
+def test_a_race_is_no_longer_than_its_rounds_and_the_training(
+    config: PolicyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of two rounds fit into five; then the best one wins, however narrowly."""
+    measure(monkeypatch, [0.5] * 20)
+    config = replace(config, training=replace(config.training, steps=5), trial_rounds=9)
+    heard: list[Trial | Choice] = []
+    next(run_policy_training(config, tmp_path / "run", on_trial=heard.append))
+    assert [trial.steps for trial in heard if isinstance(trial, Trial)] == [2] * 6 + [4] * 6
+    assert heard[-1] == Choice("transformer", "accuracy", {"transformer": 0.5, "other": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("scores", "leaders"),
+    [
+        ({"a": 0.78, "b": 0.76}, ["a", "b"]),
+        ({"a": 0.70, "b": 0.82}, ["b"]),
+        ({"a": 0.855, "b": 0.98}, ["b"]),
+        ({"a": 1.0, "b": 1.0, "c": 0.9}, ["a", "b"]),
+    ],
+)
+def test_leaders_are_those_within_a_standard_error(scores: dict[str, float], leaders: list[str]) -> None:
+    assert Race(15, 4, problems=200).leaders(scores, "accuracy") == leaders
+
+
+def test_likelihood_leads_alone() -> None:
+    assert Race(15, 4, problems=200).leaders({"a": 0.130, "b": 0.129}, "nll") == ["b"]
 
 
 def test_a_candidate_has_the_length_and_the_seed_of_the_run(config: PolicyRun, tmp_path: Path) -> None:
@@ -81,9 +123,13 @@ def test_a_candidate_has_the_length_and_the_seed_of_the_run(config: PolicyRun, t
     assert (training["steps"], training["seed"], training["validate"]) == (4, 3, 4)
 
 
-@pytest.mark.parametrize("after", [1, 2, 3, 4, 5])
-def test_a_run_that_was_stopped_in_its_trials_goes_on(config: PolicyRun, tmp_path: Path, after: int) -> None:
-    """Wherever it stops, the resumed run ends with the weights of one that did not."""
+@pytest.mark.parametrize("after", [1, 2, 3, 4, 5, 6, 7, 8, 9])
+def test_a_run_that_was_stopped_in_its_trials_goes_on(
+    config: PolicyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """Wherever it stops, in either round, the resumed run ends with the weights of one that did not."""
+    monkeypatch.setattr(Race, "leaders", lambda race, scores, measure: list(scores))
+    config = replace(config, trial_rounds=2)
     whole = list(run_policy_training(config, tmp_path / "whole"))
     calls = iter(range(1, 100))
     records = list(run_policy_training(config, tmp_path / "run", stop=lambda: next(calls) >= after))
@@ -97,8 +143,9 @@ def test_a_run_that_was_stopped_in_its_trials_goes_on(config: PolicyRun, tmp_pat
 DAMAGED = [
     '{"scores": [1]}',
     "{}",
-    '{"measure": "accuracy", "scores": {}}',
-    '{"measure": "accuracy", "scores": {"mlp": NaN}}',
+    '{"chosen": "mlp", "measure": "accuracy", "scores": {}}',
+    '{"chosen": "mlp", "measure": "accuracy", "scores": {"mlp": NaN}}',
+    '{"chosen": "mlp", "measure": "loss", "scores": {"mlp": 1}}',
     "[[[[",
 ]
 
@@ -115,12 +162,12 @@ def test_a_resumed_run_refuses_another_candidate(config: PolicyRun, tmp_path: Pa
     """Its file is not part of the run's configuration: its contents at the trial are kept with the trial."""
     next(run_policy_training(config, tmp_path / "run", stop=lambda: False))
     chosen = Run(tmp_path / "run").folder / trials.FOLDER / trials.CHOICE
-    chosen.write_text('{"measure": "accuracy", "scores": {"transformer": 0.1, "other": 0.2}}')
+    chosen.write_text('{"chosen": "other", "measure": "accuracy", "scores": {"other": 0.2}}')
     preset = Path(config.candidates[0])
     preset.write_text(OTHER.replace("prompts = 3", "prompts = 2"))
     with pytest.raises(ValueError, match=r"other with another configuration: training\.prompts \(stored 3, now 2\)"):
         next(run_policy_training(config, tmp_path / "run", resume=True))
-    chosen.write_text('{"measure": "accuracy", "scores": {"missing": 0.1}}')
+    chosen.write_text('{"chosen": "missing", "measure": "accuracy", "scores": {"missing": 0.1}}')
     with pytest.raises(
         ValueError, match="its trials chose 'missing', which is not among its candidates: transformer, other"
     ):
@@ -159,7 +206,7 @@ def test_all_candidates_are_judged_as_the_first_one(
     monkeypatch.setattr(trainer, "greedy_nll", lambda *_: next(measured))
     config = replace(config, training=replace(config.training, select="auto"))
     records = list(run_policy_training(config, tmp_path / "run"))
-    assert read_choice(Run(tmp_path / "run")) == Choice("nll", {"transformer": 2.0, "other": 1.5})
+    assert read_choice(Run(tmp_path / "run")) == Choice("other", "nll", {"transformer": 2.0, "other": 1.5})
     assert "start_nll" in records[0] and records[-1]["nll"] == 1.0
 
 
@@ -181,8 +228,9 @@ def test_candidates_that_cannot_be_told_apart(config: PolicyRun) -> None:
             replace(config, candidates=candidates)
     with pytest.raises(ValueError, match=r"start = 'sas' has the weights of one policy: set candidates = \[\]"):
         replace(config, start="sas")
-    with pytest.raises(ValueError, match="trial_steps must be at least 1, got 0"):
-        replace(config, trial_steps=0)
+    for option in ("trial_steps", "trial_rounds"):
+        with pytest.raises(ValueError, match=f"{option} must be at least 1, got 0"):
+            replace(config, **{option: 0})
 
 
 def test_options_of_a_recipe_leave_nothing_to_try(command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

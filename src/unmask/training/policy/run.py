@@ -25,7 +25,7 @@ from unmask.tasks.sudoku.source import SudokuData
 from unmask.training.cost.preflight import Needs, preflight
 from unmask.training.policy.config import PolicyTraining
 from unmask.training.policy.trainer import PolicyJob, share_prompts, train_policy
-from unmask.training.policy.trials import FOLDER, Choice, Recipe, Trial, read_choice, run_trials, write_choice
+from unmask.training.policy.trials import FOLDER, Choice, Race, Recipe, Trial, read_choice, write_choice
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class PolicyRun(Placement):
         candidates: Presets, or TOML files, with another policy and another way to train it, which are tried beside this one. What
             is best on the held-out problems after its trial is trained.
         trial_steps: Training steps of each trial.
+        trial_rounds: How often candidates that cannot be told apart are trained on for as many steps, the first time included.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -52,11 +53,13 @@ class PolicyRun(Placement):
     training: PolicyTraining = field(default_factory=PolicyTraining)
     candidates: tuple[str, ...] = ()
     trial_steps: int = 15
+    trial_rounds: int = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.trial_steps < 1:
-            raise ValueError(f"trial_steps must be at least 1, got {self.trial_steps}")
+        for option in ("trial_steps", "trial_rounds"):
+            if getattr(self, option) < 1:
+                raise ValueError(f"{option} must be at least 1, got {getattr(self, option)}")
         names = [self.policy.kind, *(Path(name).stem for name in self.candidates)]
         if len(set(names)) < len(names):
             raise ValueError(
@@ -180,9 +183,9 @@ class LoadedRun:
             with _clear_empty(place), place.work() if self.processes.is_first else contextlib.nullcontext():
                 yield from self.train(recipe, place, lambda: last() or stop(), needs)
 
-        choice, steps = read_choice(run), min(self.config.trial_steps, self.config.training.steps)
-        if choice is None:
-            choice = run_trials(candidates, steps, run, attempt, on_trial)
+        race = self._race()
+        if (choice := read_choice(run)) is None:
+            choice = race.run(candidates, run, attempt, on_trial)
             if choice is None:
                 return None
             if self.processes.is_first:
@@ -193,9 +196,15 @@ class LoadedRun:
                 f"{', '.join(candidates)}; name another folder"
             )
         else:
-            self._create(candidates[choice.name].shorten(steps), Run(run.folder / FOLDER / choice.name))
+            self._create(candidates[choice.name].shorten(race.steps), Run(run.folder / FOLDER / choice.name))
         on_trial(choice)
         return candidates[choice.name].select_by(choice.measure)
+
+    def _race(self) -> Race:
+        """Its trials are no longer than the training."""
+        steps = min(self.config.trial_steps, self.config.training.steps)
+        rounds = min(self.config.trial_rounds, self.config.training.steps // steps)
+        return Race(steps, rounds, len(self.source.held_out(self.config.training.validate, self.config.validation)))
 
     def _create(self, recipe: Recipe, place: Run) -> None:
         """The folder of a trial, or the refusal to resume it with another recipe."""

@@ -2,6 +2,7 @@
 
 No recipe is best for every denoiser, and nothing tells beforehand which one is: a policy that goes on from the denoiser's states
 learns an order of linked sums in ten steps and nothing about reactions; a second opinion, the other way round. So both are tried.
+The race has rounds: candidates whose shares of solved problems cannot be told apart from the best one's are trained further.
 Trials are run directories, ``trials/NAME`` of the run's own. They have the learning rates of the whole training, and are
 resumed like any run.
 """
@@ -48,7 +49,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate's trial has come to ``step`` of ``steps``."""
+    """A candidate's trial has come to ``step``; this round ends after ``steps``."""
 
     name: str
     step: int
@@ -57,51 +58,89 @@ class Trial:
 
 @dataclass(frozen=True)
 class Choice:
-    """What validation says of every candidate after its trial, by ``measure``, and the one that is trained.
+    """The candidate that is trained, ``name``, and the last validation of each in its trial, by ``measure``: accuracy or nll."""
 
-    ``measure`` is accuracy or nll, or empty where there was nothing to try.
-    """
-
+    name: str
     measure: str
     scores: Mapping[str, float]
 
-    @property
-    def name(self) -> str:
-        """The best; among equals the first."""
-        sign = -1 if self.measure == "nll" else 1
-        return max(self.scores, key=lambda name: sign * self.scores[name])
 
+@dataclass(frozen=True)
+class Race:
+    """Trials of ``steps`` training steps, ``rounds`` times at most, judged on ``problems`` held-out problems."""
 
-def run_trials(
-    candidates: Mapping[str, Recipe],
-    steps: int,
-    run: Run,
-    train: Callable[[Recipe, Run, Callable[[], bool]], Iterator[Mapping[str, Any]]],
-    on_trial: Callable[[Trial | Choice], None],
-) -> Choice | None:
-    """Train each candidate for ``steps`` steps. ``train(recipe, run, stop)`` trains, or goes on; None if it left before the end.
+    steps: int
+    rounds: int
+    problems: int
 
-    All are judged by the measure that the first one selects by.
-    """
-    measure, scores = "", {}
-    for name, recipe in candidates.items():
-        place = Run(run.folder / FOLDER / name)
-        record = _last_record(place)
-        on_trial(Trial(name, record["step"], steps))
-        if record["step"] < steps:
-            trial = recipe.shorten(steps)
-            last = lambda: record["step"] >= steps - 1  # noqa: B023, E731  # it is called after a step, before its record comes
-            for record in train(trial.select_by(measure) if measure else trial, place, last):
-                on_trial(Trial(name, record["step"], steps))
-        if record["step"] < steps:
-            return None
-        measure = measure or next((known for known in MEASURES if known in record), "")
-        if measure not in record:
+    def run(
+        self,
+        candidates: Mapping[str, Recipe],
+        run: Run,
+        train: Callable[[Recipe, Run, Callable[[], bool]], Iterator[Mapping[str, Any]]],
+        on_trial: Callable[[Trial | Choice], None],
+    ) -> Choice | None:
+        """Train the candidates, round after round. ``train(recipe, run, stop)`` trains, or goes on; None if it left before the end.
+
+        All are judged by the measure that the first one selects by.
+        """
+        measure, scores, left = "", {}, list(candidates)
+        for number in range(1, self.rounds + 1):
+            for name in left:
+                recipe = candidates[name].shorten(self.steps)
+                record = self._train_to(
+                    number * self.steps,
+                    (name, recipe.select_by(measure) if measure else recipe),
+                    Run(run.folder / FOLDER / name),
+                    train,
+                    on_trial,
+                )
+                if record is None:
+                    return None
+                measure = measure or next(known for known in MEASURES if known in record)
+                scores[name] = float(record[measure])
+            left = self.leaders({name: scores[name] for name in left}, measure)
+            if len(left) == 1:
+                break
+        best = max if measure == "accuracy" else min
+        return Choice(best(left, key=lambda name: scores[name]), measure, scores)
+
+    def leaders(self, scores: Mapping[str, float], measure: str) -> list[str]:
+        """The best candidate, and those that could be as good: no more than a standard error of the difference behind.
+
+        Likelihoods are means over every token, and the best of them leads alone.
+        """
+        if measure == "nll":
+            return [min(scores, key=lambda name: scores[name])]
+        best = max(scores.values())
+        error = lambda share: math.sqrt((share * (1 - share) + best * (1 - best)) / self.problems)  # noqa: E731
+        return [name for name, share in scores.items() if best - share <= error(share)]
+
+    def _train_to(
+        self,
+        end: int,
+        candidate: tuple[str, Recipe],
+        place: Run,
+        train: Callable[[Recipe, Run, Callable[[], bool]], Iterator[Mapping[str, Any]]],
+        on_trial: Callable[[Trial | Choice], None],
+    ) -> Mapping[str, Any] | None:
+        """The record of the step ``end``, of a trial that goes on until there."""
+        name, recipe = candidate
+        latest = place.load_latest() if place.folder.is_dir() else None
+        step = 0 if latest is None else latest.step
+        on_trial(Trial(name, min(step, end), end))
+        record = next((record for record in place.metrics() if record.get("step") == end), {}) if step >= end else {}
+        if step < end:
+            for record in train(recipe, place, lambda: step >= end - 1):  # it is called after a step, before its record comes
+                step = record["step"]
+                on_trial(Trial(name, step, end))
+            if step < end:
+                return None
+        if not any(known in record for known in MEASURES):
             raise ValueError(
-                f"{place.folder / 'metrics.jsonl'} lacks the validation of step {steps}: delete {place.folder}, and resume the run"
+                f"{place.folder / 'metrics.jsonl'} lacks the validation of step {end}: delete {place.folder}, and resume the run"
             )
-        scores[name] = float(record[measure])
-    return Choice(measure, scores)
+        return record
 
 
 def read_choice(run: Run) -> Choice | None:
@@ -109,10 +148,11 @@ def read_choice(run: Run) -> Choice | None:
     place = run.folder / FOLDER / CHOICE
     try:
         stored = read_json(place)
-        choice = Choice(str(stored["measure"]), {str(name): float(value) for name, value in stored["scores"].items()})
-        if choice.measure in MEASURES and choice.scores and all(map(math.isfinite, choice.scores.values())):
+        scores = {str(name): float(value) for name, value in stored["scores"].items()}
+        choice = Choice(str(stored["chosen"]), str(stored["measure"]), scores)
+        if choice.measure in MEASURES and choice.name in scores and all(map(math.isfinite, scores.values())):
             return choice
-        reason = "expected the finite score of each candidate, by accuracy or nll"
+        reason = "expected the finite score of each candidate, by accuracy or nll, and the chosen one among them"
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -124,9 +164,3 @@ def write_choice(run: Run, choice: Choice) -> None:
     content = {"chosen": choice.name, "measure": choice.measure, "scores": dict(choice.scores)}
     atomic_write(run.folder / FOLDER / CHOICE, format_json(content))
 
-
-def _last_record(run: Run) -> Mapping[str, Any]:
-    """That of the step which a trial goes on after."""
-    latest = run.load_latest() if run.folder.is_dir() else None
-    step = 0 if latest is None else latest.step
-    return next((record for record in run.metrics() if record.get("step") == step), {"step": step})
