@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 import torch
 
+from support.commands import call
 from support.studies import run
 from support.studies import text as cell
 from support.text_problems import Truthful, tiny
 from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Task
 from unmask.denoisers.checkpoint import save_denoiser
 from unmask.denoisers.loading import load_denoiser
 from unmask.evaluation.evaluate import EvaluationOptions, Report, Row, evaluate
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.arithmetic import Arithmetic
 from unmask.tasks.code import Code
+from unmask.tasks.kinds import Problems
 from unmask.tasks.text_problems import TextProblemTask, text_problem_kinds
 from unmask.tasks.vocabulary import END, PAD, encode
 from unmask.training.denoiser.masked_trainer import MaskedTraining
@@ -28,11 +31,13 @@ from unmask.training.policy.config import PolicyTraining
 from unmask_studies.catalogue import load_study
 from unmask_studies.study import run_study
 from unmask_studies.tables import Cell
+from unmask_studies.text.character_models import CharacterDenoiser, shape_denoiser, train_character_denoiser
+from unmask_studies.text.character_task import CharacterData
 from unmask_studies.text.characters import Characters
 from unmask_studies.text.ends import decode_with_ends, first_ends
 from unmask_studies.text.lengths import Lengths
 from unmask_studies.text.parallel import Parallel
-from unmask_studies.text.passages import OTHER, Passages
+from unmask_studies.text.passages import MASK, OTHER, Passages
 from unmask_studies.text.study import Models, Texts, block_sizes
 from unmask_studies.training_runs import is_finished, read_curve, read_history
 
@@ -260,6 +265,70 @@ def test_passages_do_not_cross_their_part(tmp_path: Path) -> None:
         _ = Passages(str(tmp_path / "absent.txt")).text
 
 
+@pytest.fixture(scope="module")
+def characters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A text, and the folder of a denoiser of its characters."""
+    folder = tmp_path_factory.mktemp("characters")
+    file = corpus(folder)
+    source = Passages(str(file), given=4, length=8)
+    config = CharacterDenoiser(shape_denoiser(source, 16, 1), source, MaskedTraining(samples=640, batch=32))
+    train_character_denoiser(folder / "denoiser", config, 0)
+    return file, folder / "denoiser"
+
+
+def test_an_order_of_open_text_is_learned_by_the_default_recipe(
+    characters: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file, denoiser = characters
+    words = f"train --task characters --data {file} --data.given 4 --data.length 8 --denoiser {denoiser} --steps 1"
+    words += f" --training.prompts 2 --training.validate 4 --training.validate-every 1 --out {tmp_path / 'order'}"
+    code, _, err = call(monkeypatch, capsys, *words.split())
+    assert code == 0, err
+    assert "nats per held-out token after the trials: general" in err  # nothing is right or wrong
+    words = f"evaluate --task characters --data {file} --given 4 --length 8 --denoiser {denoiser} --limit 6"
+    words += f" --schedulers left_to_right,{tmp_path / 'order'} --json {tmp_path / 'found.json'}"
+    code, _, err = call(monkeypatch, capsys, *words.split())
+    assert code == 0, err
+    rows = json.loads((tmp_path / "found.json").read_text())["rows"]
+    assert len(rows) == 2 and all(0 < row["nll"] < 8 * np.log(96) for row in rows)
+
+
+def test_passages_are_problems_and_tasks(characters: tuple[Path, Path]) -> None:
+    file, folder = characters
+    data = CharacterData(file=str(file), given=4, length=8)
+    problems = data.problems(load_denoiser(str(folder)), str(folder))
+    task = problems.held_out(3)
+    assert isinstance(problems, Problems) and isinstance(task, Task)
+    canvas = task.canvas([2, 0])
+    assert task.draw(0, canvas.tokens[1]).endswith("_" * 8) and "_" not in task.draw(0, canvas.truth[1])
+    assert task.draw(0, canvas.truth[1]) in file.read_text()
+    wrong = canvas.truth.clone()
+    wrong[0, -2:] = MASK
+    verdict = task.verify([2, 0], wrong)
+    assert verdict.exact.tolist() == [False, True] and verdict.share.tolist() == [0.75, 1.0]
+    whole = "".join(task.draw(0, row) for row in problems.fixed().truth)
+    assert file.read_text().startswith(whole) and len(whole) > 2000
+    with pytest.raises(ValueError, match="must be one of validation, test, got 'train'"):
+        problems.held_out(3, "train")
+
+
+def test_what_is_no_denoiser_of_characters_is_refused(characters: tuple[Path, Path]) -> None:
+    file, folder = characters
+    with pytest.raises(
+        ValueError, match=r"sudoku-4x4 is no denoiser of characters for passages of 64: expected 96 tokens"
+    ):
+        CharacterData(file=str(file)).problems(load_denoiser("sudoku-4x4"), "sudoku-4x4")
+    with pytest.raises(
+        ValueError, match="expected 96 tokens, the mask 0 and as many positions, got 96 tokens, the mask 0 and 12"
+    ):
+        CharacterData(file=str(file)).problems(load_denoiser(str(folder)), str(folder))
+    with pytest.raises(ValueError, match="open text has no file: name the text"):
+        CharacterData().problems(load_denoiser("sudoku-4x4"), "sudoku-4x4")
+
+
 def test_small_study_of_characters(tmp_path: Path) -> None:
     study = Characters(
         data=(corpus(tmp_path),),
@@ -281,6 +350,7 @@ def test_small_study_of_characters(tmp_path: Path) -> None:
             save_every=1,
             select="nll",
         ),
+        recipe_steps=1,
         schedulers=("random", "left_to_right"),
     )
     found = run(study, tmp_path / "study")
@@ -289,7 +359,10 @@ def test_small_study_of_characters(tmp_path: Path) -> None:
         "left to right",
         "learned from confidence",
         "learned from left to right",
+        "learned by the default recipe",
     ]
+    recipe = json.loads((tmp_path / "study" / "runs" / "learned-by-the-default-recipe" / "config.json").read_text())
+    assert recipe["data"]["kind"] == "characters" and recipe["training"]["objective"] == "regression"
     assert all(0 < float(cell(row[1]).split()[0]) < np.log2(96) for row in found.tables[0].rows)
     assert {cell(row[3]) for row in found.tables[0].rows} == {"8.0"}
     with pytest.raises(ValueError, match="name it with --data"):

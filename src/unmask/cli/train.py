@@ -35,7 +35,7 @@ class Train:
     out: Path  # The run's folder: configuration, versions, metrics, checkpoints, and at the end the best policy.
     config: Annotated[PolicyRun, Inline]  # The preset, each of whose fields is an option.
     task: str | None = None
-    """sudoku, text, antibody, reaction, arithmetic, ordered, code or countdown. The preset's, or with neither, sudoku."""
+    """sudoku, text, arithmetic, ordered, code, countdown, characters, antibody or reaction. The preset's; without one, sudoku."""
     preset: str | None = None
     """The name of a preset, or your own TOML file; by default the task's, or `default`. See `unmask presets`."""
     data: Path | None = None  # The file to train on, where problems are read; short for --data.file.

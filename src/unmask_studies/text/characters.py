@@ -1,7 +1,7 @@
 """Open text: how likely a model of characters finds passages it has never seen, along different orders.
 
 The exact −log p(x | σ) of each scheduler's own order σ, in bits per character; for a random order, one draw of an upper bound. Left
-to right is how the text was written. The policy is trained twice: from confidence, and from a teacher's order.
+to right is how the text was written. The policy is trained from confidence, from a teacher's order, and by the default recipe.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import Canvas, Scheduler
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report import figures
+from unmask.runs.presets import change_training
 from unmask.schedulers.config import PolicyConfig
 from unmask.schedulers.loading import load_scheduler
 from unmask.training.denoiser.masked_trainer import MaskedTraining
 from unmask.training.policy.config import PolicyTraining
+from unmask.training.policy.run import PolicyRun, load_run
 from unmask_studies.reports import BATCH, get_denoiser
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results, require_baseline
 from unmask_studies.tables import LEARNED, Cell, Table, TableRow, gap, label, spread
@@ -34,7 +36,11 @@ from unmask_studies.text.character_models import (
     train_character_denoiser,
     train_character_policy,
 )
+from unmask_studies.text.character_task import CharacterData
 from unmask_studies.text.passages import Passages
+from unmask_studies.training_runs import ensure_run, read_history
+
+BY_RECIPE = f"{LEARNED} by the default recipe"
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,8 @@ class Characters(GridStudy):
     """``passages`` of the text of ``data``; a denoiser of ``width`` and ``layers``, policies trained for it, and ``schedulers``.
 
     ``policy_training`` is for the policy that begins with its ``warm_start`` from a teacher; the one that begins as confidence has
-    none, but all other options from it.
+    none, but all other options from it. With ``recipe`` there is a policy by the recipe of ``unmask train`` without a preset, too;
+    ``recipe_steps`` makes its training shorter.
     """
 
     data: tuple[Path, ...] = ()
@@ -57,6 +64,8 @@ class Characters(GridStudy):
             advantage="reward_to_go", group=8, select="nll", teacher="left_to_right", warm_start=6
         )
     )
+    recipe: bool = True
+    recipe_steps: int | None = None
     schedulers: tuple[str, ...] = ("random", "left_to_right", "right_to_left", "confidence", "margin", "entropy")
     baseline: str = "left_to_right"
     seed: int = 0
@@ -79,17 +88,22 @@ class Characters(GridStudy):
         return {f"{LEARNED} from confidence": plain, **taught}
 
     @property
+    def policies(self) -> tuple[str, ...]:
+        """All that are trained."""
+        return (*self.learned, *([BY_RECIPE] if self.recipe else ()))
+
+    @property
     def source(self) -> Passages:
         if len(self.data) != 1:
             raise ValueError(f"expected one plain text file: name it with --data, got {len(self.data)}")
         return Passages(str(self.data[0]), self.given, self.length, self.seed)
 
     def axes(self) -> Axes:
-        return ["bits"], (*self.schedulers, *self.learned)
+        return ["bits"], (*self.schedulers, *self.policies)
 
     def grid(self) -> list[Key]:
         self.source.part("test")
-        return [("train", "denoiser"), *(("train", name) for name in self.learned), *super().grid()]
+        return [("train", "denoiser"), *(("train", name) for name in self.policies), *super().grid()]
 
     def measure(self, key: Key, folder: Path) -> Result:
         what, name = map(str, key)
@@ -98,7 +112,7 @@ class Characters(GridStudy):
             place.parent.mkdir(parents=True, exist_ok=True)
             return self._train(name, denoiser, place)
         model = get_denoiser(str(denoiser))
-        scheduler = load_scheduler(str(place) if name in self.learned else name, model)
+        scheduler = load_scheduler(str(place) if name in self.policies else name, model)
         return measure_bits(model, scheduler, self.source.held_out("test", self.passages), self.seed)
 
     def findings(self, results: Results) -> Findings:
@@ -134,10 +148,23 @@ class Characters(GridStudy):
             return train_character_denoiser(
                 place, CharacterDenoiser(shape, self.source, self.denoiser_training), self.seed
             )
+        if name == BY_RECIPE:
+            return read_history(ensure_run(place.name, self.load_recipe(denoiser), place.parent.parent))
         training = self.learned[name]
         shape = PolicyConfig(kind="mlp", width=32, features=STATISTICS, tokens=False, residual=not training.teacher)
         config = CharacterPolicy(str(denoiser), shape, self.source, training)
         return train_character_policy(place, config, replace(self.source, seed=self.seed + 1))
+
+    def load_recipe(self, denoiser: Path) -> PolicyRun:
+        """The training of ``unmask train --task characters`` for the denoiser in this folder."""
+        config = change_training(
+            load_run(CharacterData.kind, None, str(denoiser)),
+            steps=self.recipe_steps,
+            validate=self.policy_training.validate,
+            validate_every=self.recipe_steps,
+        )
+        data = CharacterData(file=self.source.file, given=self.given, length=self.length, seed=self.seed + 1)
+        return replace(config, denoiser=str(denoiser), data=data)
 
 
 def measure_bits(denoiser: Any, scheduler: Scheduler, canvas: Canvas, seed: int) -> dict[str, Any]:

@@ -42,15 +42,29 @@ class Passages:
         return self.given + self.length
 
     @cached_property
-    def text(self) -> Int[Tensor, "n"]:
-        """The whole file as tokens."""
+    def characters(self) -> str:
+        """The whole file."""
         try:
-            text = Path(self.file).read_text(encoding="utf-8")
+            return Path(self.file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"expected a text file in UTF-8 at {self.file}, got: {error}") from error
-        known = Counter(text[: int(SPLITS["train"][1] * len(text))]).most_common(ALPHABET - 2)
-        ids = {character: number for number, (character, _) in enumerate(known, OTHER + 1)}
-        return torch.tensor([ids.get(character, OTHER) for character in text])
+
+    @cached_property
+    def known(self) -> str:
+        """The characters that have a token of their own, the most frequent first; the first one is token 2."""
+        training = self.characters[: int(SPLITS["train"][1] * len(self.characters))]
+        return "".join(character for character, _ in Counter(training).most_common(ALPHABET - 2))
+
+    @cached_property
+    def text(self) -> Int[Tensor, "n"]:
+        """The whole file as tokens."""
+        ids = {character: number for number, character in enumerate(self.known, OTHER + 1)}
+        return torch.tensor([ids.get(character, OTHER) for character in self.characters])
+
+    def spell(self, token: int) -> str:
+        """The character of a token: an underscore for the mask, a lozenge for any rare character."""
+        known = token - OTHER - 1
+        return self.known[known] if 0 <= known < len(self.known) else "_" if token == MASK else "◊"
 
     def part(self, split: str) -> Int[Tensor, "n"]:
         low, high = (int(share * len(self.text)) for share in SPLITS[split])

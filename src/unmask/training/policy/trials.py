@@ -127,20 +127,22 @@ class Race:
         """The record of the step ``end``, of a trial that goes on until there."""
         name, recipe = candidate
         latest = place.load_latest() if place.folder.is_dir() else None
-        step = 0 if latest is None else latest.step
-        on_trial(Trial(name, min(step, end), end))
-        record = next((record for record in place.metrics() if record.get("step") == end), {}) if step >= end else {}
-        if step < end:
-            for record in train(recipe, place, lambda: step >= end - 1):  # it is called after a step, before its record comes
-                step = record["step"]
-                on_trial(Trial(name, step, end))
-            if step < end:
+        last: dict[str, Any] = {"step": 0 if latest is None else latest.step}
+        on_trial(Trial(name, min(last["step"], end), end))
+        if last["step"] >= end:
+            last = next((record for record in place.metrics() if record.get("step") == end), {"step": end})
+        else:
+            # Whether to stop is asked after a step, before its record comes.
+            for record in train(recipe, place, lambda: last["step"] >= end - 1):  # noqa: B023 the latest is meant
+                last = dict(record)
+                on_trial(Trial(name, last["step"], end))
+            if last["step"] < end:
                 return None
-        if not any(known in record for known in MEASURES):
+        if not any(known in last for known in MEASURES):
             raise ValueError(
                 f"{place.folder / 'metrics.jsonl'} lacks the validation of step {end}: delete {place.folder}, and resume the run"
             )
-        return record
+        return last
 
 
 def read_choice(run: Run) -> Choice | None:
@@ -163,4 +165,3 @@ def read_choice(run: Run) -> Choice | None:
 def write_choice(run: Run, choice: Choice) -> None:
     content = {"chosen": choice.name, "measure": choice.measure, "scores": dict(choice.scores)}
     atomic_write(run.folder / FOLDER / CHOICE, format_json(content))
-
