@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -139,6 +140,11 @@ def test_bad_input_is_one_line_and_changes_nothing(command: Call, tmp_path: Path
     assert contents(tmp_path) == before
 
 
+def test_the_version_is_that_of_the_installed_package(command: Call) -> None:
+    code, out, _ = command("--version")
+    assert code == 0 and out == f"unmask {importlib.metadata.version('unmask')}\n"
+
+
 def test_help_lists_every_command_and_shows_examples_on_lines_of_their_own(command: Call) -> None:
     code, out, _ = command("--help")
     assert code == 0
@@ -152,7 +158,7 @@ def test_help_lists_every_command_and_shows_examples_on_lines_of_their_own(comma
     assert all(line.count("unmask evaluate") == 1 for line in examples)
 
 
-@pytest.mark.parametrize("words", ["--help", "decod", ""])
+@pytest.mark.parametrize("words", ["--help", "--version", "decod", ""])
 def test_help_and_mistyped_commands_do_not_import_torch(tmp_path: Path, words: str) -> None:
     script = f"""import sys
 from unmask.cli.main import main

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -76,6 +77,8 @@ def run(commands: EntryPoints, prog: str, description: str) -> None:
     try:
         if words[:1] in (["-h"], ["--help"]):
             console.print(_overview(commands, prog, description), soft_wrap=True)
+        elif words[:1] == ["--version"]:
+            console.print(f"{prog} {importlib.metadata.version(prog)}", highlight=False)
         else:
             command = parse(commands, prog, words)
             set_threads()
@@ -242,7 +245,8 @@ def _overview(commands: EntryPoints, prog: str, description: str) -> str:
     width = max(map(len, commands), default=0)
     lines = [f"  {name:{width}}  {summarize(point)}" for name, point in commands.declared.items()]
     head = f"usage: {prog} COMMAND [OPTIONS]\n\n{description}\n"
-    return "\n".join([head, *lines, "", f"{prog} COMMAND --help shows a command's options, with examples."])
+    more = f"{prog} COMMAND --help shows a command's options, with examples; {prog} --version shows the version."
+    return "\n".join([head, *lines, "", more])
 
 
 def summarize(point: EntryPoint) -> str:
