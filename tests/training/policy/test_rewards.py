@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import pytest
@@ -118,6 +119,25 @@ def test_leave_one_out_logp_against_single_forwards() -> None:
         logits[0] = -torch.inf
         expected = logits.log_softmax(0)[canvas.truth[row, place]]
         assert found[row, place].item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_the_time_in_the_denoiser_has_all_of_its_forwards(relative: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    denoiser, policy = small()
+    forward, spent = denoiser.hidden, [0.0]
+
+    def hidden(*given: Any, **named: Any) -> torch.Tensor:
+        began = time.perf_counter()
+        found = forward(*given, **named)
+        time.sleep(0.01)
+        spent[0] += time.perf_counter() - began
+        return found
+
+    monkeypatch.setattr(denoiser, "hidden", hidden)
+    method = choose_method(config(relative=relative), policy)
+    began = time.perf_counter()
+    rollout = collect(denoiser, method, DATA(0, 2), torch.arange(2 * method.config.group))
+    assert spent[0] <= rollout.totals["denoiser_seconds"][0] < time.perf_counter() - began
 
 
 def test_relative_rewards_change_the_return_by_a_constant() -> None:

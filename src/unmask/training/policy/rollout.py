@@ -6,6 +6,8 @@ rollouts themselves. What differs between methods is in :class:`~unmask.training
 
 from __future__ import annotations
 
+import time
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -42,7 +44,9 @@ def _collect(denoiser: Denoiser, method: Method, canvas: Canvas, seeds: Int[Tens
     decisions = method.decisions(trajectory, states)
 
     # r(s, i) of every candidate, then r of every decision.
+    began = time.perf_counter()
     candidate_reward = _candidate_rewards(denoiser, method, canvas, states)
+    in_denoiser = trajectory.denoiser_seconds + (time.perf_counter() - began if method.relative else 0.0)
     draws = Draws(many, trajectory, states, decisions, candidate_reward)
     scores = method.policy_scores(states)
     reward = method.adjust(rewards.decision_rewards(draws, config, method.judge), scores, states, decisions)
@@ -74,7 +78,9 @@ def _collect(denoiser: Denoiser, method: Method, canvas: Canvas, seeds: Int[Tens
         truth_margin=_truth_margin(draws)[decisions.state][decided],
         drawn=method.drawn(states)[decisions.state][decided],
         regret=_regret(method.policy, scores, draws)[decided],
-        totals=_statistics(method.policy, draws, scores, decided, live) | _ends(denoiser, trajectory),
+        totals=_statistics(method.policy, draws, scores, decided, live)
+        | {"denoiser_seconds": (in_denoiser, 0.0)}
+        | _ends(denoiser, trajectory),
     )
 
 
@@ -150,6 +156,5 @@ def _statistics(
         "dead_groups": ((~live).sum(), rows),
         "forwards_per_step": (draws.trajectory.denoiser_calls, len(states)),
         "trajectory_steps": (len(states), 0),
-        "denoiser_seconds": (draws.trajectory.denoiser_seconds, 0),
     }
     return {name: (float(above), float(below)) for name, (above, below) in totals.items()}
