@@ -7,7 +7,7 @@ canvases of ``train``. All numbers are of ``data``, which shares no product with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ import numpy as np
 from unmask.decoding.draws import row_seeds
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
+from unmask.decoding.protocols import Scheduler
 from unmask.evaluation.statistics import paired_bootstrap
 from unmask.report import figures
 from unmask.report.numbers import percent, percent_interval
@@ -32,8 +33,10 @@ from unmask_studies.tables import Cell, Table, TableRow, count_limits, label, po
 from unmask_studies.training_runs import is_finished
 
 PUBLISHED, RANDOM = "as published", "random masks"
-DRAWN = "drawn orders"
-DRAW_ORDER = "confidence"
+ORDER_OF_RANDOM = "confidence"
+"""Names the order of a second stage on random masks, where none is drawn."""
+DRAWN = "drawn by "
+"""Begins the name of a row of answers along orders that a scheduler draws."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Products(GridStudy):
     """``denoiser`` as published and after the second stage of ``tuning_preset`` along each of ``tunings`` (or on random masks).
 
     ``limit`` products are predicted along each of ``schedulers``. Of the first ``drawn`` also ``draws`` more answers, each along
-    an order that confidence draws at temperature 1: the truth is among so many answers. ``samples`` replaces the preset's canvases.
+    an order that the scheduler draws at temperature 1: the truth is among so many answers. ``samples`` replaces the preset's canvases.
     """
 
     tuning_preset: str = "stage2-rxnmapper"
@@ -78,7 +81,7 @@ class Products(GridStudy):
         """What every scheduler predicts, then what drawn orders add, which takes longest."""
         if self.data is None or self.train is None:
             raise ValueError("the study needs reactions: name CSV files (reactants, product) with --data and --train")
-        rows = (*self.schedulers, *([DRAWN] if self.draws else []))
+        rows = (*self.schedulers, *(DRAWN + name for name in self.schedulers if self.draws))
         return [(model, row) for row in rows for model in self.models]
 
     def measure(self, key: Key, folder: Path) -> Result:
@@ -87,9 +90,10 @@ class Products(GridStudy):
         denoiser = get_denoiser(name)
         data = replace(cast(ReactionData, self.stage.data), file=str(self.data), seed=self.seed)
         task = data.problems(denoiser, name).held_out(self.limit, "all")
-        if row == DRAWN:
-            return draw_answers(task, range(min(self.drawn, len(task))), self.draws, self.seed)
-        return measure_reactions(task, load_scheduler(row, denoiser, self.denoiser), self.seed, range(len(task)))
+        scheduler = load_scheduler(row.removeprefix(DRAWN), denoiser, self.denoiser)
+        if row.startswith(DRAWN):
+            return draw_answers(task, scheduler, range(min(self.drawn, len(task))), self.draws, self.seed)
+        return measure_reactions(task, scheduler, self.seed, range(len(task)))
 
     def _tune(self, along: str, folder: Path) -> Path:
         """The finished second stage, or one that is run now, resuming an interrupted one."""
@@ -98,7 +102,7 @@ class Products(GridStudy):
             place.parent.mkdir(parents=True, exist_ok=True)
             stage = self.stage
             order = (
-                replace(stage, order=DRAW_ORDER, random_share=1.0) if along == RANDOM else replace(stage, order=along)
+                replace(stage, order=ORDER_OF_RANDOM, random_share=1.0) if along == RANDOM else replace(stage, order=along)
             )
             for _ in run_second_stage(order, place, resume=True):
                 pass
@@ -135,16 +139,18 @@ class Products(GridStudy):
         )
         tables = [Table.of(f"{where}, n = {len(base['exact']):,}, seed {self.seed}", rows, note)]
         if self.draws:
-            drawn = {model: results[model, DRAWN]["right"] for model in self.models}
+            keys = [(model, name) for model in self.models for name in self.schedulers]
+            drawn = {(model, name): results[model, DRAWN + name]["right"] for model, name in keys}
             tables.append(_tabulate_draws(where, drawn, self.seed))
         return Findings(tables, {"reaction-products": figures.intervals(panels, "whole product right, %")})
 
 
-def draw_answers(task: ReactionTask, chosen: Sequence[int], draws: int, seed: int) -> dict[str, Any]:
+def draw_answers(
+    task: ReactionTask, scheduler: Scheduler, chosen: Sequence[int], draws: int, seed: int
+) -> dict[str, Any]:
     """``right[row][k]``: whether the k-th answer is right; the first is greedy, the others follow drawn orders."""
     right: dict[int, list[bool]] = {row: [] for row in chosen}
     by_length = sorted(chosen, key=lambda row: len(tokenize(task.reactions[row].smiles)))
-    scheduler = load_scheduler(DRAW_ORDER)
     for draw in range(draws + 1):
         decoding = Decoding(order_temperature=1.0) if draw else Decoding()
         for start in range(0, len(by_length), BATCH):
@@ -156,7 +162,7 @@ def draw_answers(task: ReactionTask, chosen: Sequence[int], draws: int, seed: in
     return {"right": [right[row] for row in chosen]}
 
 
-def _tabulate_draws(where: str, drawn: dict[str, list[list[bool]]], seed: int) -> Table:
+def _tabulate_draws(where: str, drawn: Mapping[tuple[str, str], list[list[bool]]], seed: int) -> Table:
     """Whether one of the first k answers is right. Answers may repeat, so that k distinct ones would have at least as much."""
     answers = len(next(iter(drawn.values()))[0])
     n = len(next(iter(drawn.values())))
@@ -164,11 +170,12 @@ def _tabulate_draws(where: str, drawn: dict[str, list[list[bool]]], seed: int) -
     rows: list[TableRow] = [
         {
             "tuned on": _describe(model),
+            "orders drawn by": label(scheduler),
             **{f"top-{k} %": percent_interval(*count_limits(sum(any(one[:k]) for one in right), n)) for k in ks},
         }
-        for model, right in drawn.items()
+        for (model, scheduler), right in drawn.items()
     ]
-    note = f"The first answer is confidence's, the others follow orders that confidence draws at temperature 1. {SEEN}"
+    note = f"The first answer is greedy, the others follow orders drawn at temperature 1. {SEEN}"
     return Table.of(f"Drawn orders: {where}, n = {n:,}, seed {seed}", rows, note)
 
 

@@ -1,7 +1,7 @@
-"""Other ways to learn an order of reactions: seeds of the recipe that ships, rivals on as many states, several tokens per step.
+"""Other ways to learn an order of reactions: seeds of the recipe that ships, rivals at as many calls, several tokens per step.
 
-The rollouts of every training visit about as many ``states``, validation aside; equal ones of a group are one forward of the frozen
-denoiser, and the tables count forwards. A rival's preset says what it changes in ``base``, which is made for boards; the same
+Every training sends about as many canvases through the frozen denoiser, its ``calls``, validation aside; equal states of a group are
+one of them, so that methods with groups take more steps. A rival's preset says what it changes in ``base``, which is made for boards; the same
 changes are made to ``general``, the general policy on reactions, since the kind ``opinion`` learns by the objective ``tokens``
 alone. An opinion also runs a copy of the denoiser, on every state that it is updated on and in every step of a decoding; the
 tables count these canvases apart.
@@ -78,7 +78,7 @@ class Rivals(GridStudy):
     budgets: tuple[int, ...] = (12, 6)
     parallel: tuple[str, ...] = (REFERENCE, "sas")
     parallel_steps: int = 6
-    states: int = 4800
+    calls: int = 4800
     steps: int | None = None
     runs: Path | None = None
     limit: int = 300
@@ -86,9 +86,9 @@ class Rivals(GridStudy):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.limit, self.seed_limit) < 2 or min(self.states, self.parallel_steps, *self.budgets) < 1:
+        if min(self.limit, self.seed_limit) < 2 or min(self.calls, self.parallel_steps, *self.budgets) < 1:
             raise ValueError(
-                f"expected limits of 2 or more, states and steps of 1 or more, got {self.limit}, {self.seed_limit}, {self.states}, "
+                f"expected limits of 2 or more, calls and steps of 1 or more, got {self.limit}, {self.seed_limit}, {self.calls}, "
                 f"{self.parallel_steps}, {self.budgets}"
             )
         if self.budgets and REFERENCE not in self.parallel:
@@ -157,7 +157,7 @@ class Rivals(GridStudy):
         """What a training depends on."""
         recipe = self.load_recipe(method)
         anywhere = replace(recipe, denoiser="", data=replace(cast(ReactionData, recipe.data), file=""))
-        lengths = {"states": self.states, "steps": self.steps}
+        lengths = {"calls": self.calls, "steps": self.steps}
         return {"recipe": anywhere, "train": digest([cast(Path, self.train)]), **lengths}
 
     def _limit(self, method: str, how: str) -> int:
@@ -191,8 +191,8 @@ class Rivals(GridStudy):
         return replace(found, data=data, training=training)
 
     def equalize(self, config: PolicyRun) -> PolicyRun:
-        """As many steps as visit about ``states`` states, validated before the first and after the last."""
-        steps = self.steps or count_steps(config, self.states)
+        """As many steps as take about ``calls`` calls, validated before the first and after the last."""
+        steps = self.steps or count_steps(config, self.calls)
         return replace(config, training=replace(config.training, steps=steps, validate_every=steps))
 
     def findings(self, results: Results) -> Findings:
@@ -204,7 +204,7 @@ class Rivals(GridStudy):
             title = f"{where}: seeds of {self.recipe}, n = {self.seed_limit:,}, seed {self.seed}"
             tables.append(Table.of(title, rows, f"The interval of a mean is Student's over seeds. {SEEN}"))
         if self.rivals:
-            title = f"{where}: other methods on about {self.states:,} states, n = {self.limit:,}, seed {self.seed}"
+            title = f"{where}: other methods at about {self.calls:,} calls, n = {self.limit:,}, seed {self.seed}"
             tables.append(Table.of(title, [*found.rivals()], f"{CALLS} {SEEN}"))
             names = (REFERENCE, *self.rivals, self.shipped)
             panels["one token per step"] = [
@@ -350,18 +350,18 @@ def describe_run(run: Path) -> dict[str, Any]:
     return {**history, "copied": copied, "kept": best_step(records)}
 
 
-def count_steps(config: PolicyRun, states: int) -> int:
-    """The training steps whose rollouts visit about ``states`` states. Coins are tried out; other methods reveal what is due."""
+def count_steps(config: PolicyRun, calls: int) -> int:
+    """The training steps whose rollouts take about ``calls`` calls. Each reveal is one, but for groups and coins: these are tried out."""
     source = load_problems(cast(ReactionData, config.data), config.denoiser)
-    prompts = config.training.prompts
-    each = float(config.training.group)
-    if config.training.objective == "bernoulli":
-        each = _calls_of_first(config, source) / _reveals(config, source(0, prompts))
+    training = config.training
+    each = 1.0
+    if training.group > 1 or training.objective == "bernoulli":
+        each = _calls_of_first(config, source) / _reveals(config, source(0, training.prompts))
     spent, steps = 0.0, 0
-    while spent < states:
-        spent += each * (latest := _reveals(config, source(steps, prompts)))
+    while spent < calls:
+        spent += each * (latest := _reveals(config, source(steps, training.prompts)))
         steps += 1
-    return max(1, steps - 1 if spent - states > each * latest / 2 else steps)
+    return max(1, steps - 1 if spent - calls > each * latest / 2 else steps)
 
 
 def _reveals(config: PolicyRun, canvas: Canvas) -> int:

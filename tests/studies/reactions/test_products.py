@@ -40,7 +40,7 @@ def test_the_study_tunes_all_weights_of_a_masked_language_model(model: Path, fil
         pass
     first, second = conclude(study, tmp_path / "study", "reaction-products", "").tables
     assert [row[0] for row in first.rows] == ["— (as published)", RANDOM, "the states of confidence"]
-    assert list(second.columns) == ["tuned on", "top-1 %", "top-2 %"]
+    assert list(second.columns) == ["tuned on", "orders drawn by", "top-1 %", "top-2 %"]
     before = load_denoiser(model).state_dict()
     for name, orders in (("tuned-random-masks", 0), ("tuned-confidence", 1)):
         run = tmp_path / "study" / "runs" / name
@@ -52,8 +52,9 @@ def test_the_study_tunes_all_weights_of_a_masked_language_model(model: Path, fil
 
 def test_the_first_answer_is_the_greedy_one_and_draws_differ(model: Path, file: str) -> None:
     task = ReactionData(file=file, part="product").problems(load_denoiser(model), str(model)).held_out(12, "all")
-    greedy = measure_reactions(task, load_scheduler("confidence"), 0, range(12))["exact"]
-    right = draw_answers(task, range(12), 3, 0)["right"]
+    scheduler = load_scheduler("margin")
+    greedy = measure_reactions(task, scheduler, 0, range(12))["exact"]
+    right = draw_answers(task, scheduler, range(12), 3, 0)["right"]
     assert [one[0] for one in right] == greedy
     assert {len(one) for one in right} == {4}
 

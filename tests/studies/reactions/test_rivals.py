@@ -1,4 +1,4 @@
-"""Rivals, seeds and orders for several tokens per step on reactions: as many states, the recipes, the tables."""
+"""Rivals, seeds and orders for several tokens per step on reactions: as many calls, the recipes, the tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def study(model: Path, file: str) -> Rivals:
     Path(file).write_text("reactants,product\n" + "\n".join(rows) + "\n")
     return Rivals(
         denoiser=str(model), data=Path(file), train=Path(file), shipped="margin", seeds=(1,), rivals=("rival-jazbec",),
-        parallel=(REFERENCE, "sas-rxnmapper-general-parallel"), budgets=(2,), parallel_steps=2, states=300, limit=6, seed_limit=4,
+        parallel=(REFERENCE, "sas-rxnmapper-general-parallel"), budgets=(2,), parallel_steps=2, calls=300, limit=6, seed_limit=4,
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_the_preset_names_every_rival() -> None:
 
 
 def test_bad_configurations(study: Rivals) -> None:
-    for options in ({"limit": 1}, {"states": 0}, {"budgets": (0,)}, {"parallel": ("sas",)}):
+    for options in ({"limit": 1}, {"calls": 0}, {"budgets": (0,)}, {"parallel": ("sas",)}):
         with pytest.raises(ValueError, match=r"limits of 2 or more|parallel must have confidence"):
             replace(study, **options)
     with pytest.raises(ValueError, match="--data and --train"):
