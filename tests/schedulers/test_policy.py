@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from unmask.decoding.loop import unmask
 from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Scheduler, Trajectory, View, scheduler
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.config import KINDS, PolicyConfig
+from unmask.schedulers.grid import AT_ONCE, Grid
 from unmask.schedulers.heuristics import confidence, entropy, left_to_right, margin, uncertainty
 from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.tasks.sudoku.generate import generate
@@ -125,6 +127,43 @@ def test_grid_policy_is_equivariant() -> None:
         "confidence": seen["confidence"].gather(1, cells),
     }
     assert torch.allclose(policy.score(moved), policy.score(seen).gather(1, cells), atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_a_grid_policy_mixes_means_over_rows_columns_boxes_and_digits(size: int) -> None:
+    """The network in a few plain lines: whole boards, a norm before each layer, every digit of every cell."""
+    generator = torch.Generator().manual_seed(size)
+    network = Grid(PolicyConfig(kind="grid", width=8, n_layers=3, size=size, vocab_size=size + 1))
+    for parameter in network.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
+    boards, cells = AT_ONCE + 3, size * size
+    hidden = torch.rand(boards, cells, generator=generator) < 0.6
+    logp = torch.randn(boards, cells, size, generator=generator).log_softmax(-1)
+    tokens = torch.randint(1, size + 1, (boards, cells), generator=generator).masked_fill(hidden, 0)
+    best = torch.where(hidden, logp.argmax(-1) + 1, tokens)
+    seen = {"hidden": hidden, "tokens": tokens, "logp": logp, "best": best, "confidence": logp.amax(-1)}
+
+    height = {4: 2, 6: 2, 9: 3}[size]
+    row, column = torch.arange(cells) // size, torch.arange(cells) % size
+    units = [
+        (of[:, None] == of).float() / size for of in (row, column, row // height * size + column // (size // height))
+    ]
+    with torch.no_grad():
+        x = network.enter(network.digit_features(seen, best - 1))
+        for layer in network.layers:
+            inner = F.gelu(layer.look(layer.norm(x)))
+            rows, columns, boxes = (torch.einsum("lm,bmnd->blnd", unit, inner) for unit in units)
+            mixed = (
+                layer.own(inner)
+                + layer.line(rows + columns)
+                + layer.box(boxes)
+                + layer.cell(inner.mean(2, keepdim=True))
+            )
+            x = x + layer.out(F.gelu(mixed))
+        every = network.readout(network.norm(x))[..., 0]
+        assert torch.allclose(network(seen, None), every.gather(2, best[..., None] - 1)[..., 0], atol=1e-4)
+        at = torch.nonzero(hidden, as_tuple=True)
+        assert torch.allclose(network.compare_tokens(seen, at)[0], every[at], atol=1e-4)
 
 
 def test_padding_does_not_change_the_scores_of_a_transformer_policy() -> None:

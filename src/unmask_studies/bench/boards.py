@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from unmask.decoding.loop import unmask
+from unmask.decoding.options import Decoding
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.loading import load_scheduler
 from unmask.tasks.sudoku.task import SudokuTask
@@ -17,30 +18,38 @@ BASELINE = "confidence"
 
 @dataclass(frozen=True)
 class Boards:
-    """``boards`` generated puzzles with ``clues``, decoded together by each of the ``schedulers`` in every round."""
+    """Generated puzzles with ``clues``, so many of ``boards`` decoded together, by each of the ``schedulers`` in every round.
+
+    With ``compile`` all are decoded in compiled graphs; the first decoding, which compiles, is not timed.
+    """
 
     denoiser: str = "sudoku-9x9-imperfect"
     schedulers: tuple[str, ...] = ("sas", "sas-general")
-    boards: int = 64
+    boards: tuple[int, ...] = (1, 8, 32, 64)
     clues: str = "rao"
+    compile: bool = False
     repeats: int = 5
 
 
-QUICK = Boards("sudoku-4x4-imperfect", ("sas",), boards=4, clues="4-6", repeats=2)
+QUICK = Boards("sudoku-4x4-imperfect", ("sas",), boards=(4,), clues="4-6", repeats=2)
 
 
 def measure_boards(config: Boards) -> Iterator[Finding]:
     """Their time over confidence's."""
     denoiser = load_denoiser(config.denoiser)
     size = round(denoiser.config.max_length**0.5)
-    canvas = SudokuTask.generate(config.boards, size, config.clues).canvas(range(config.boards))
     orders = {name: load_scheduler(name, denoiser, config.denoiser) for name in (BASELINE, *config.schedulers)}
-    times = time_rounds(
-        {name: partial(unmask, denoiser, order, canvas, record=False) for name, order in orders.items()}, config.repeats
-    )
-    for name in config.schedulers:
-        yield Finding.median(
-            f"{name}: time over {BASELINE}'s, {config.denoiser}, {config.boards} boards",
-            ratios(times[name], times[BASELINE]),
-            "×",
+    decoding = Decoding(compile=config.compile)
+    for boards in config.boards:
+        canvas = SudokuTask.generate(boards, size, config.clues).canvas(range(boards))
+        times = time_rounds(
+            {name: partial(unmask, denoiser, order, canvas, decoding, record=False) for name, order in orders.items()},
+            config.repeats,
         )
+        compiled = ", compiled" if config.compile else ""
+        for name in config.schedulers:
+            yield Finding.median(
+                f"{name}: time over {BASELINE}'s, {config.denoiser}, boards at once: {boards}{compiled}",
+                ratios(times[name], times[BASELINE]),
+                "×",
+            )

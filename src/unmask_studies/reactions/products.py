@@ -44,7 +44,8 @@ class Products(GridStudy):
     """``denoiser`` as published and after the second stage of ``tuning_preset`` along each of ``tunings`` (or on random masks).
 
     ``limit`` products are predicted along each of ``schedulers``. Of the first ``drawn`` also ``draws`` more answers, each along
-    an order that the scheduler draws at temperature 1: the truth is among so many answers. ``samples`` replaces the preset's canvases.
+    an order that the scheduler draws at temperature 1: the truth is among so many answers. ``samples`` replaces the preset's
+    canvases.
     """
 
     tuning_preset: str = "stage2-rxnmapper"
@@ -102,7 +103,9 @@ class Products(GridStudy):
             place.parent.mkdir(parents=True, exist_ok=True)
             stage = self.stage
             order = (
-                replace(stage, order=ORDER_OF_RANDOM, random_share=1.0) if along == RANDOM else replace(stage, order=along)
+                replace(stage, order=ORDER_OF_RANDOM, random_share=1.0)
+                if along == RANDOM
+                else replace(stage, order=along)
             )
             for _ in run_second_stage(order, place, resume=True):
                 pass

@@ -1,10 +1,10 @@
 """Other ways to learn an order of reactions: seeds of the recipe that ships, rivals at as many calls, several tokens per step.
 
-Every training sends about as many canvases through the frozen denoiser, its ``calls``, validation aside; equal states of a group are
-one of them, so that methods with groups take more steps. A rival's preset says what it changes in ``base``, which is made for boards; the same
-changes are made to ``general``, the general policy on reactions, since the kind ``opinion`` learns by the objective ``tokens``
-alone. An opinion also runs a copy of the denoiser, on every state that it is updated on and in every step of a decoding; the
-tables count these canvases apart.
+Every training sends about as many canvases through the frozen denoiser, its ``calls``, validation aside; equal states of a
+group are one of them, so that methods with groups take more steps. A rival's preset says what it changes in ``base``, which is
+made for boards; the same changes are made to ``general``, the general policy on reactions, since the kind ``opinion`` learns by
+the objective ``tokens`` alone. An opinion also runs a copy of the denoiser, on every state that it is updated on and in every
+step of a decoding; the tables count these canvases apart.
 
 The denoiser has probably seen these reactions; the orders have not: they are trained on ``train``, all numbers are of ``data``.
 """
@@ -351,7 +351,7 @@ def describe_run(run: Path) -> dict[str, Any]:
 
 
 def count_steps(config: PolicyRun, calls: int) -> int:
-    """The training steps whose rollouts take about ``calls`` calls. Each reveal is one, but for groups and coins: these are tried out."""
+    """The training steps that take about ``calls`` calls: one for each reveal, but for groups and coins, which are tried out."""
     source = load_problems(cast(ReactionData, config.data), config.denoiser)
     training = config.training
     each = 1.0

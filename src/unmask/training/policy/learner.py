@@ -37,7 +37,7 @@ class Learner:
             {"policy": policy} | ({} if self.posterior is None else {"posterior": self.posterior})
         )
         self.optimizer = torch.optim.AdamW(
-            self.trained.parameters(), lr=config.lr, weight_decay=config.weight_decay, betas=(0.9, 0.98)
+            self.trained.parameters(), lr=config.lr, weight_decay=config.weight_decay, betas=(0.9, 0.98), fused=True
         )
         anchored = config.beta > 0 and config.reference == "policy"
         self.reference = copy.deepcopy(policy).requires_grad_(False) if anchored else None
@@ -111,9 +111,10 @@ class Learner:
     @torch.no_grad()
     def _average(self, updates: int) -> None:
         """Move the average towards the present weights; at first fast, since the start is no part of it."""
-        weights = dict(self.policy.named_parameters())
-        for name, tensor in self.average.items():
-            tensor.lerp_(weights[name], 1 - min(self.config.ema, (updates + 1) / (updates + 10)))
+        if self.average:
+            weights = dict(self.policy.named_parameters())
+            share = 1 - min(self.config.ema, (updates + 1) / (updates + 10))
+            torch._foreach_lerp_(list(self.average.values()), [weights[name] for name in self.average], share)
 
     def _accumulate(
         self, method: Method, rollout: Rollout, mine: Int[Tensor, "s"], counts: Counts, processes: ProcessGroup
