@@ -16,9 +16,10 @@ from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.runs.run import Run
 from unmask.schedulers.policy import OrderPolicy
 from unmask.training.policy.config import PolicyTraining
-from unmask.training.policy.learner import Learner
+from unmask.training.policy.decisions import Rollout
+from unmask.training.policy.learner import Learner, Recorded
 from unmask.training.policy.methods import choose_method
-from unmask.training.policy.objectives import policy_loss
+from unmask.training.policy.objectives import countable, policy_loss
 from unmask.training.policy.rollout import collect
 from unmask.training.policy.trainer import PolicyJob, train_policy
 from unmask.training.policy.validation import best_step
@@ -56,9 +57,11 @@ def test_the_denoiser_is_frozen() -> None:
     assert all(torch.equal(p, before[name]) for name, p in denoiser.named_parameters())
 
 
-@pytest.mark.parametrize(("stops", "beta", "ema"), [((1, 4), 0.1, 0.0), ((3,), 0.0, 0.9)])
-def test_resume_is_bit_for_bit(tmp_path: Path, stops: tuple[int, ...], beta: float, ema: float) -> None:
-    config = dataclasses.replace(TRAINING, prompts=2, group=2, beta=beta, outer=2, ema=ema)
+@pytest.mark.parametrize(
+    ("stops", "beta", "ema", "replay"), [((1, 4), 0.1, 0.0, 0), ((3,), 0.0, 0.9, 0), ((1, 3), 0.0, 0.0, 2)]
+)
+def test_resume_is_bit_for_bit(tmp_path: Path, stops: tuple[int, ...], beta: float, ema: float, replay: int) -> None:
+    config = dataclasses.replace(TRAINING, prompts=2, group=2, beta=beta, outer=2, ema=ema, replay=replay)
     held_out = dataclasses.replace(DATA, split="validation", puzzles=4)(0, 4)
 
     def train(folder: Path, leave_after: int | None) -> dict[str, torch.Tensor]:
@@ -118,6 +121,62 @@ def test_passes_over_the_hardest_decisions_take_those_of_the_greatest_regret(mon
     )
     hardest = rollout.regret.topk(math.ceil(0.25 * len(rollout))).indices.tolist()
     assert sorted(taken) == sorted(2 * hardest)
+
+
+def test_replay_also_takes_decisions_of_earlier_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as without it, of the last steps alone, with the probabilities that they had when they were drawn."""
+    denoiser, policy = small()
+    config = dataclasses.replace(TRAINING, steps=4, replay=2, mu=2)
+    method, processes = choose_method(config, policy), ProcessGroup(start_accelerator())
+    learner = Learner(policy, config, torch.device("cpu"))
+    rollouts = [collect(denoiser, method, DATA(step, 2 + step), torch.arange(3 * (2 + step))) for step in range(4)]
+    counted: list[list[int]] = []
+
+    def loss(_: Any, rollout: Any, rows: torch.Tensor, *___: Any) -> tuple[torch.Tensor, dict[str, float]]:
+        which = next(number for number, one in enumerate(rollouts) if one is rollout)
+        counted[-1][which] += len(rows)
+        zero = torch.stack([p.sum() for p in policy.parameters()]).sum() * 0.0
+        return zero, {"loss": 0.0, "clip_fraction": 0.0, "kl": 0.0}
+
+    monkeypatch.setattr("unmask.training.policy.learner.policy_loss", loss)
+    for step, rollout in enumerate(rollouts):
+        counted.append([0] * 4)
+        learner.update(method, rollout, step, processes)
+        assert sum(counted[-1]) == 2 * len(rollout)
+    assert [[number > 0 for number in row] for row in counted] == [
+        [True, False, False, False],
+        [True, True, False, False],
+        [True, True, True, False],
+        [False, True, True, True],
+    ]
+    assert [one.rollout for one in learner.earlier] == [rollouts[3], rollouts[2]]
+
+
+def test_a_replayed_minibatch_has_the_gradient_of_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    denoiser, policy = small()
+    config = dataclasses.replace(TRAINING, steps=2, replay=1, mu=1, states=10_000)
+    method, processes = choose_method(config, policy), ProcessGroup(start_accelerator())
+    first, second = (collect(denoiser, method, DATA(step, 2), torch.arange(6)) for step in range(2))
+    learner = Learner(policy, config, torch.device("cpu"))
+    learner.earlier = [Recorded(first, countable(first))]
+    taken: list[tuple[Any, torch.Tensor]] = []
+
+    def noted(_: Any, rollout: Any, rows: torch.Tensor, *rest: Any) -> Any:
+        taken.append((rollout, rows))
+        return policy_loss(method, rollout, rows, *rest)
+
+    monkeypatch.setattr("unmask.training.policy.learner.policy_loss", noted)
+    monkeypatch.setattr(learner.optimizer, "step", lambda: None)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: torch.zeros(()))
+    learner.update(method, second, 1, processes)
+    assert {id(rollout) for rollout, _ in taken} == {id(first), id(second)}
+    got = [p.grad.clone() for p in policy.parameters() if p.grad is not None]
+    both = Rollout.concatenate([second, first])
+    rows = torch.cat([rows + (len(second) if rollout is first else 0) for rollout, rows in taken])
+    policy.zero_grad()
+    policy_loss(method, both, rows)[0].backward()
+    expected = [p.grad for p in policy.parameters() if p.grad is not None]
+    assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(got, expected, strict=True))
 
 
 def test_the_averaged_weights_are_validated_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:

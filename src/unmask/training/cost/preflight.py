@@ -116,7 +116,7 @@ def step_memory(shape: Any, policy: PolicyConfig, work: Work, bytes_per_weight: 
     return {
         "activations": activations,
         "logits": float(priced * BYTES_PER_LOGIT + 4 * COPIES * min(AT_ONCE, priced)),
-        "states": CONCATENATED * orders * work.mean_turns * (length * RECORD_BYTES + seen),
+        "states": (CONCATENATED + work.training.replay) * orders * work.mean_turns * (length * RECORD_BYTES + seen),
     }
 
 

@@ -51,6 +51,8 @@ class PolicyTraining:
         prompts: Problems per step.
         group: Orders drawn for each problem.
         mu: Passes over the decisions of a step; 0.5 takes a random half of them.
+        replay: Steps before this one whose decisions passes are also over: as many are taken as without, a random part of all of
+            them. A forward of the denoiser then serves several steps, and ratios to what the policy was then are clipped.
         hardest: The share of the decisions that passes are over: those at which the policy was likeliest to be wrong.
         states: Decisions per minibatch.
         micro: Gradients are accumulated from so many decisions at a time; all at once if None. What fits the cache is fastest.
@@ -111,6 +113,7 @@ class PolicyTraining:
     prompts: int = 64
     group: int = 1
     mu: int | float = 1
+    replay: int = 0
     hardest: float = 1.0
     states: int = 256
     micro: int | None = None
@@ -164,6 +167,7 @@ class PolicyTraining:
         for name, right, expected in (
             ("lr", 0 < self.lr < math.inf, "a positive number"),
             ("mu", 0 < self.mu < math.inf, "a positive number of passes"),
+            ("replay", self.replay >= 0, "0 or more steps"),
             ("hardest", 0 < self.hardest <= 1, "a share in (0, 1]"),
             ("ema", 0 <= self.ema < 1, "in [0, 1)"),
             ("decay", 0 <= self.decay <= 1, "in 0 .. 1"),
@@ -248,6 +252,11 @@ class PolicyTraining:
         )
         off_policy = self.objective in ("regression", "tokens", "imitation", "ranking") or (
             self.prices_all and self.future == 0
+        )
+        yield (
+            self.replay > 0 and (self.warm_start > 0 or self.objective == "variational"),
+            "decisions of earlier steps were drawn by another policy: replay goes with one method for all steps (warm_start = 0) "
+            f"and objectives other than variational, got warm_start {self.warm_start}, objective {self.objective!r}",
         )
         yield (
             self.behaviour == "teacher" and not off_policy,

@@ -7,14 +7,17 @@ Plackett–Luce's and R_par is a sum over its positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unmask.decoding.protocols import Canvas, States, Trajectory
+
+SEEN = "seen."
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,18 @@ class Rollout:
             },
             **plain,
         )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All but the totals, by name; those of ``seen`` begin with ``seen.``."""
+        plain = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return plain | {f"{SEEN}{name}": value for name, value in self.seen.items()}
+
+    @classmethod
+    def from_tensors(cls, stored: Mapping[str, Tensor]) -> Rollout:
+        """What :meth:`tensors` returned."""
+        seen = {name.removeprefix(SEEN): value for name, value in stored.items() if name.startswith(SEEN)}
+        plain: Any = {name: value for name, value in stored.items() if not name.startswith(SEEN)}
+        return cls(seen=seen, totals={}, **plain)
 
     def observed(self, rows: Int[Tensor, "s"]) -> dict[str, Tensor]:
         """What the policy read at these decisions, with the remaining candidates of each."""

@@ -6,11 +6,11 @@ import contextlib
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.runs.optimizer import dump_optimizer, load_optimizer
@@ -23,8 +23,18 @@ from unmask.training.policy.method import Method
 from unmask.training.policy.methods import build_posterior
 from unmask.training.policy.objectives import Counts, countable, policy_loss
 
+REPLAY = "replay."
 KEPT = ("best_score", "heuristic", "denoiser_calls")
 """What a checkpoint holds of a learner besides tensors."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The decisions of a step: those of this process, and of those of all what is counted; its own begin at ``begin``."""
+
+    rollout: Rollout
+    counted: Float[Tensor, "S 3"]
+    begin: int = 0
 
 
 class Learner:
@@ -46,6 +56,7 @@ class Learner:
         self.average = weights() if config.ema else {}
         self.best_score, self.denoiser_calls = -1.0, 0
         self.heuristic = ""
+        self.earlier: list[Recorded] = []
 
     def update_reference(self, step: int) -> None:
         if self.reference is not None and self.config.outer and step % self.config.outer == 0:
@@ -83,15 +94,18 @@ class Learner:
     def update(self, method: Method, rollout: Rollout, step: int, processes: ProcessGroup) -> dict[str, float]:
         """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches.
 
-        The last pass takes a random part of them if ``mu`` is not whole. ``hardest`` of all decisions are taken at all.
+        The last pass takes a random part of them if ``mu`` is not whole. ``hardest`` of all decisions are taken at all. With
+        ``replay`` a pass is over a random part of these and those of earlier steps, no longer than over these alone.
         """
         config = self.config
-        counted, begin = processes.all_gather(countable(rollout))
+        newest = Recorded(rollout, *processes.all_gather(countable(rollout)))
+        recorded = [newest, *self.earlier]
+        counted = torch.cat([one.counted for one in recorded])
         generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
         pool = counted[:, 2].topk(math.ceil(config.hardest * len(counted))).indices.sort().values.cpu()
         batches: list[Tensor] = []
         for epoch in range(math.ceil(config.mu)):
-            taken = math.ceil(min(1.0, config.mu - epoch) * len(pool))
+            taken = math.ceil(min(1.0, config.mu - epoch) * math.ceil(config.hardest * len(newest.counted)))
             shuffled = pool[torch.randperm(len(pool), generator=generator)[:taken]]
             batches += shuffled.chunk(max(1, taken // config.states))
         history: list[dict[str, float]] = []
@@ -99,13 +113,13 @@ class Learner:
             for group in self.optimizer.param_groups:
                 group["lr"] = config.lr_at((step + k / len(batches)) / config.steps)
             counts = Counts.of(counted[rows.to(counted.device)])
-            mine = rows[(rows >= begin) & (rows < begin + len(rollout))] - begin
             self.optimizer.zero_grad()
-            stats = self._accumulate(method, rollout, mine.to(counted.device), counts, processes)
+            stats = self._accumulate(method, _own_rows(recorded, rows), counts, processes)
             norm = torch.nn.utils.clip_grad_norm_(self.trained.parameters(), config.clip)
             self.optimizer.step()
             self._average(step * len(batches) + k)
             history.append({**stats, "gradient": float(norm)})
+        self.earlier = recorded[: config.replay]
         return {name: sum(stats[name] for stats in history) / len(history) for name in history[0]}
 
     @torch.no_grad()
@@ -117,13 +131,12 @@ class Learner:
             torch._foreach_lerp_(list(self.average.values()), [weights[name] for name in self.average], share)
 
     def _accumulate(
-        self, method: Method, rollout: Rollout, mine: Int[Tensor, "s"], counts: Counts, processes: ProcessGroup
+        self, method: Method, mine: list[tuple[Rollout, Int[Tensor, "s"]]], counts: Counts, processes: ProcessGroup
     ) -> dict[str, float]:
         """The gradient of one minibatch, summed over processes."""
         sums = {"loss": 0.0, "clip_fraction": 0.0, "kl": 0.0}
-        for rows in mine.split(self.config.micro or max(1, len(mine))):
-            if not len(rows):  # this process has no part of the minibatch
-                continue
+        parts = [(rollout, part) for rollout, rows in mine for part in rows.split(self.config.micro or len(rows))]
+        for rollout, rows in parts:
             with processes.accelerator.autocast():
                 loss, stats = policy_loss(method, rollout, rows, self.reference, counts)
             processes.accelerator.backward(loss)
@@ -145,16 +158,31 @@ class Learner:
             tensors |= {f"reference.{name}": p for name, p in self.reference.named_parameters()}
         return tensors
 
+    def _earlier_tensors(self) -> dict[str, Tensor]:
+        stored = ((number, one.rollout.tensors()) for number, one in enumerate(self.earlier))
+        return {f"{REPLAY}{number}.{name}": value for number, tensors in stored for name, value in tensors.items()}
+
+    def _restore_earlier(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
+        """Of a single process: others have none."""
+        steps: dict[int, dict[str, Tensor]] = {}
+        for name in (name for name in tensors if name.startswith(REPLAY)):
+            number, _, rest = name.removeprefix(REPLAY).partition(".")
+            steps.setdefault(int(number), {})[rest] = tensors[name].to(device)
+        rollouts = [Rollout.from_tensors(steps[number]) for number in sorted(steps)]
+        self.earlier = [Recorded(rollout, countable(rollout)) for rollout in rollouts]
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that a checkpoint holds: tensors, and what JSON can."""
         tensors, state = dump_optimizer(self.optimizer)
         known = {name: getattr(self, name) for name in KEPT}
-        return tensors | self._tensors(), {"optimizer": state, **known}
+        return tensors | self._tensors() | self._earlier_tensors(), {"optimizer": state, **known}
 
     def copy_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """:meth:`state` as it is now. A policy is small beside one rollout of its denoiser."""
         tensors, state = self.state()
-        return {name: tensor.detach().clone() for name, tensor in tensors.items()}, copy.deepcopy(state)
+        earlier = self._earlier_tensors()  # which nothing changes
+        own = {name: tensor.detach().clone() for name, tensor in tensors.items() if name not in earlier}
+        return own | earlier, copy.deepcopy(state)
 
     def save(self, run: Run, step: int) -> None:
         run.save(step, *self.state())
@@ -171,6 +199,19 @@ class Learner:
             for name, tensor in self._tensors().items():
                 tensor.copy_(checkpoint.tensors[name])
             load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
+            self._restore_earlier(checkpoint.tensors, next(self.policy.parameters()).device)
             for name in KEPT:
                 setattr(self, name, checkpoint.state[name])
         return checkpoint.step
+
+
+def _own_rows(recorded: list[Recorded], rows: Int[Tensor, "s"]) -> list[tuple[Rollout, Int[Tensor, "r"]]]:
+    """Of decisions, counted over all of ``recorded``, this process's rows of each rollout that has any."""
+    found, first = [], 0
+    for one in recorded:
+        begin = first + one.begin
+        mine = rows[(rows >= begin) & (rows < begin + len(one.rollout))] - begin
+        if len(mine):
+            found.append((one.rollout, mine.to(one.counted.device)))
+        first += len(one.counted)
+    return found

@@ -247,6 +247,11 @@ def run_policy_training(
     if (chosen := find_device(config.device)).type == "cuda":
         torch.cuda.set_device(chosen)
     processes = ProcessGroup(start_accelerator(config.training.mixed_precision, cpu=config.on_cpu))
+    if config.training.replay and processes.size > 1:
+        raise ValueError(
+            f"a checkpoint keeps the replayed decisions of one process, and {processes.size} share this training: set "
+            "training.replay = 0"
+        )
     denoiser = load_denoiser(config.denoiser, parse_dtype(config.dtype)).to(processes.accelerator.device)
     loaded = LoadedRun(config, denoiser, config.data.problems(denoiser, config.denoiser), processes)
     if name := config.training.teacher:  # before anything is written
