@@ -87,6 +87,18 @@ def test_processes_try_candidates_together(runs: Path, tmp_path: Path) -> None:
     assert torch.allclose(weights(tmp_path / "one"), weights(tmp_path / "two"), atol=2e-3)
 
 
+def test_replay_is_for_a_single_process(runs: Path, tmp_path: Path) -> None:
+    config = load_preset(runs / "tiny.toml", PolicyRun)
+    config = replace(config, training=replace(config.training, replay=1))
+
+    def train(rank: int) -> None:
+        with pytest.raises(ValueError, match=r"2 share this training: set training\.replay = 0"):
+            list(run_policy_training(config, tmp_path / "two"))
+
+    codes, _ = together(2, train, tmp_path / "log")
+    assert codes == [0, 0] and not (tmp_path / "two").exists()
+
+
 def test_benchmark_of_processes_reports_ratios_of_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates from the second step on, over those of one process in the same turn."""
     seconds = {1: [9.0, 4.0, 4.0], 2: [9.0, 2.0, 3.0]}

@@ -122,6 +122,8 @@ def test_a_sure_and_wrong_position_is_learned_to_wait() -> None:
         ({"reward": "terminal", "advantage": "trajectory"}, "self_aware"),
         ({"objective": "grpo"}, "rollout_temperature goes with"),
         ({"rollout_temperature": -1.0}, "rollout_temperature must be"),
+        ({"replay": -1}, "replay must be"),
+        ({"replay": 1, "warm_start": 2, "teacher": "confidence"}, "one method for all steps"),
         ({"relative_above": 2.0}, "relative_above must be a share"),
         ({"rollout_temperature": math.nan}, "NaN"),
     ],
