@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from unmask.decoding.options import Decoding
 from unmask.decoding.protocols import Canvas, Scheduler, Trajectory, View, scheduler
 from unmask.denoisers.loading import load_denoiser
 from unmask.schedulers.config import KINDS, PolicyConfig
+from unmask.schedulers.features import hidden_places
 from unmask.schedulers.grid import AT_ONCE, Grid
 from unmask.schedulers.heuristics import confidence, entropy, left_to_right, margin, uncertainty
 from unmask.schedulers.policy import OrderPolicy, build_policy
@@ -133,7 +135,7 @@ def test_grid_policy_is_equivariant() -> None:
 def test_a_grid_policy_mixes_means_over_rows_columns_boxes_and_digits(size: int) -> None:
     """The network in a few plain lines: whole boards, a norm before each layer, every digit of every cell."""
     generator = torch.Generator().manual_seed(size)
-    network = Grid(PolicyConfig(kind="grid", width=8, n_layers=3, size=size, vocab_size=size + 1))
+    network: Any = Grid(PolicyConfig(kind="grid", width=8, n_layers=3, size=size, vocab_size=size + 1))
     for parameter in network.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
     boards, cells = AT_ONCE + 3, size * size
@@ -162,7 +164,7 @@ def test_a_grid_policy_mixes_means_over_rows_columns_boxes_and_digits(size: int)
             x = x + layer.out(F.gelu(mixed))
         every = network.readout(network.norm(x))[..., 0]
         assert torch.allclose(network(seen, None), every.gather(2, best[..., None] - 1)[..., 0], atol=1e-4)
-        at = torch.nonzero(hidden, as_tuple=True)
+        at = hidden_places({"hidden": hidden})
         assert torch.allclose(network.compare_tokens(seen, at)[0], every[at], atol=1e-4)
 
 

@@ -125,10 +125,9 @@ class Learner:
     @torch.no_grad()
     def _average(self, updates: int) -> None:
         """Move the average towards the present weights; at first fast, since the start is no part of it."""
-        if self.average:
-            weights = dict(self.policy.named_parameters())
-            share = 1 - min(self.config.ema, (updates + 1) / (updates + 10))
-            torch._foreach_lerp_(list(self.average.values()), [weights[name] for name in self.average], share)
+        weights = dict(self.policy.named_parameters())
+        for name, tensor in self.average.items():
+            tensor.lerp_(weights[name], 1 - min(self.config.ema, (updates + 1) / (updates + 10)))
 
     def _accumulate(
         self, method: Method, mine: list[tuple[Rollout, Int[Tensor, "s"]]], counts: Counts, processes: ProcessGroup
