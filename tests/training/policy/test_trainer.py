@@ -108,6 +108,23 @@ def test_a_part_of_a_pass_takes_a_part_of_the_decisions(monkeypatch: pytest.Monk
         assert set(torch.bincount(torch.tensor(taken), minlength=len(rollout)).tolist()) == {least, least + 1}
 
 
+def test_few_decisions_are_passed_over_until_there_are_enough_minibatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    denoiser, policy = small()
+    config = dataclasses.replace(TRAINING, steps=1, mu=0.5, states=8, minibatches=20)
+    rollout = collect(denoiser, choose_method(config, policy), DATA(0, 2), torch.arange(6))
+    assert len(rollout) < 20 * 8
+    taken = record_updates(monkeypatch, policy)
+    for states, decisions in ((8, 20 * 8), (1, math.ceil(0.5 * len(rollout)))):
+        taken.clear()
+        own = dataclasses.replace(config, states=states)
+        Learner(policy, own, torch.device("cpu")).update(
+            choose_method(own, policy), rollout, 0, ProcessGroup(start_accelerator())
+        )
+        assert len(taken) == decisions
+        counted = torch.bincount(torch.tensor(taken), minlength=len(rollout))
+        assert int(counted.max() - counted.min()) <= 1
+
+
 def test_passes_over_the_hardest_decisions_take_those_of_the_greatest_regret(monkeypatch: pytest.MonkeyPatch) -> None:
     denoiser, policy = small()
     config = dataclasses.replace(TRAINING, steps=1, mu=2, hardest=0.25)

@@ -39,7 +39,18 @@ CHOICES = {
     "label": ("price", "right", "tokens"),
     "mixed_precision": ("no", "bf16"),
 }
-COUNTS = ("steps", "prompts", "group", "states", "micro", "at_once", "validate", "validate_every", "save_every")
+COUNTS = (
+    "steps",
+    "prompts",
+    "group",
+    "minibatches",
+    "states",
+    "micro",
+    "at_once",
+    "validate",
+    "validate_every",
+    "save_every",
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,7 @@ class PolicyTraining:
         prompts: Problems per step.
         group: Orders drawn for each problem.
         mu: Passes over the decisions of a step; 0.5 takes a random half of them.
+        minibatches: At least about so many a step: more passes than ``mu`` where a step has few decisions.
         replay: Steps before this one whose decisions passes are also over: as many are taken as without, a random part of all of
             them. A forward of the denoiser then serves several steps, and ratios to what the policy was then are clipped.
         hardest: The share of the decisions that passes are over: those at which the policy was likeliest to be wrong.
@@ -113,6 +125,7 @@ class PolicyTraining:
     prompts: int = 64
     group: int = 1
     mu: int | float = 1
+    minibatches: int = 1
     replay: int = 0
     hardest: float = 1.0
     states: int = 256

@@ -92,7 +92,8 @@ class Learner:
                 nn.init.zeros_(parameter)
 
     def update(self, method: Method, rollout: Rollout, step: int, processes: ProcessGroup) -> dict[str, float]:
-        """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches.
+        """``mu`` passes over the decisions of all processes in shuffled minibatches, each accumulated from micro-batches; more
+        where that makes fewer than ``minibatches``.
 
         The last pass takes a random part of them if ``mu`` is not whole. ``hardest`` of all decisions are taken at all. With
         ``replay`` a pass is over a random part of these and those of earlier steps, no longer than over these alone.
@@ -103,9 +104,11 @@ class Learner:
         counted = torch.cat([one.counted for one in recorded])
         generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
         pool = counted[:, 2].topk(math.ceil(config.hardest * len(counted))).indices.sort().values.cpu()
+        decisions = math.ceil(config.hardest * len(newest.counted))
+        mu = max(config.mu, config.minibatches * config.states / max(1, decisions) if config.minibatches > 1 else 0.0)
         batches: list[Tensor] = []
-        for epoch in range(math.ceil(config.mu)):
-            taken = math.ceil(min(1.0, config.mu - epoch) * math.ceil(config.hardest * len(newest.counted)))
+        for epoch in range(math.ceil(mu)):
+            taken = math.ceil(min(1.0, mu - epoch) * decisions)
             shuffled = pool[torch.randperm(len(pool), generator=generator)[:taken]]
             batches += shuffled.chunk(max(1, taken // config.states))
         history: list[dict[str, float]] = []
