@@ -60,14 +60,19 @@ def validate_free_running(
     decoding: Decoding = Decoding(),  # noqa: B008
 ) -> dict[str, float]:
     """``accuracy``, the share of held-out problems solved by greedy free-running decoding; without ``verify``, the target alone is
-    right. For denoisers with end tokens also ``before_end``, the mean of :func:`share_before_end`."""
+    right. For denoisers with end tokens also ``before_end``, the mean of :func:`share_before_end`.
+
+    ``verify`` gets rows as a batch of their own would be: without the columns in which longer rows of ``canvas`` reach beyond them.
+    """
     right, before = 0, 0.0
     for rows, part in _batches(canvas, rows_at_once, processes):
         trajectory = unmask(denoiser, scheduler, part, decoding, record=False)
-        tokens = trajectory.tokens
+        tokens = trajectory.tokens if part.attention is None else trajectory.tokens[:, part.attention.any(0)]
         before += float(share_before_end(trajectory, denoiser).double().sum())
         right += int(
-            (_equals_target(tokens, part) if verify is None else verify(rows.tolist(), tokens.cpu()).exact).sum()
+            (
+                _equals_target(trajectory.tokens, part) if verify is None else verify(rows.tolist(), tokens.cpu()).exact
+            ).sum()
         )
     found = {"accuracy": right} | ({"before_end": before} if denoiser.end_ids else {})
     return {name: (x if processes is None else processes.sum(x)) / len(canvas.tokens) for name, x in found.items()}
