@@ -21,7 +21,7 @@ from unmask.report.gather import report_from_json
 from unmask.report.numbers import percent_interval
 from unmask.runs.presets import change_training
 from unmask.runs.run import Run
-from unmask.schedulers.loading import describe_policy, load_scheduler
+from unmask.schedulers.loading import describe_policy, list_policies, load_scheduler
 from unmask.schedulers.policy import OrderPolicy
 from unmask.tasks.kinds import DEFAULT_PRESET, EvaluationRequest, evaluation_set
 from unmask.training.policy.run import PolicyRun, load_run
@@ -81,7 +81,8 @@ class Recipes(GridStudy):
 
     ``reactions`` and ``reactions_train`` are CSV files of reactions, ``heavy`` and ``light`` of antibody chains, ``models`` the
     folder of published denoisers. ``runs`` holds finished runs: denoisers, and orders called ``sas-code`` or, by the default
-    recipe, ``recipe-code``. ``steps``, ``prompts`` and ``validate`` make trainings shorter, ``samples`` those of denoisers.
+    recipe, ``recipe-code``; the preset of an order that ships is not trained again. ``steps``, ``prompts`` and ``validate`` make
+    trainings shorter, ``samples`` those of denoisers.
     """
 
     tasks: tuple[str, ...] = tuple(SETTINGS)
@@ -123,11 +124,15 @@ class Recipes(GridStudy):
 
     def measure(self, key: Key, folder: Path) -> Result:
         name, row = map(str, key)
-        setting, run = SETTINGS[name], None
+        setting = SETTINGS[name]
         denoiser = self._ensure_denoiser(setting, folder)
-        if row != REFERENCE:
-            run = ensure_run(self._run_name(setting, row), self.recipe(setting, row, denoiser), folder, self.runs)
-        scheduler = load_scheduler(REFERENCE if run is None else str(run), get_denoiser(denoiser), denoiser)
+        ready = self._find_ready(setting, row)
+        run = (
+            None
+            if ready
+            else ensure_run(self._run_name(setting, row), self.recipe(setting, row, denoiser), folder, self.runs)
+        )
+        scheduler = load_scheduler(ready or str(run), get_denoiser(denoiser), denoiser)
         request = EvaluationRequest(self._file(setting.data), self.limit, self.seed)
         values: dict[str, Any]
         if setting.task == AntibodyData.kind:
@@ -146,14 +151,8 @@ class Recipes(GridStudy):
         denoiser = self._denoiser(setting)
         if denoiser is None:
             return None  # it is another one wherever it is trained
-        found = None if row == REFERENCE else find_run(self._run_name(setting, row), self.runs)
-        how = (
-            None
-            if row == REFERENCE
-            else self.recipe(setting, row, "")
-            if found is None
-            else describe_policy(str(found))
-        )
+        order = self._find_ready(setting, row) or find_run(self._run_name(setting, row), self.runs)
+        how = self.recipe(setting, row, "") if order is None else describe_policy(str(order))
         files = [path for path in (self._file(setting.data), self._file(setting.train)) if path is not None]
         return {
             "denoiser": describe_source(denoiser),
@@ -195,15 +194,13 @@ class Recipes(GridStudy):
                         paired_bootstrap(of(recipe), of(start))
                     ),
                     "policy, kept after step": _describe(recipe["history"]),
-                    "training calls, preset and recipe": " and ".join(
-                        f"{result['history']['calls']:,}" for result in (preset, recipe)
-                    ),
+                    "training calls, preset and recipe": " and ".join(map(_count_calls, (preset, recipe))),
                 }
             )
         note = (
             "Differences are paired; bold: the 95 % interval excludes 0. Of −log p less is better. Kept after step: the one "
             "that was best on held-out problems, 0 if that was the start or a heuristic. Training calls: canvases through "
-            "the denoiser, validations and trials aside. One training seed."
+            "the denoiser, validations and trials aside; shipped: the order that ships, trained by this preset. One training seed."
         )
         title = f"The default recipe and the best preset of each task, seed {self.seed}"
         return Findings([Table.of(title, rows, note)])
@@ -217,6 +214,13 @@ class Recipes(GridStudy):
 
     def _run_name(self, setting: Setting, row: str) -> str:
         return setting.preset if row == PRESET else setting.preset.replace("sas", RECIPE, 1)
+
+    def _find_ready(self, setting: Setting, row: str) -> str | None:
+        """The scheduler of a row that needs no training: confidence, or the order that ships if the preset has trained it."""
+        if row == REFERENCE:
+            return REFERENCE
+        named = row == PRESET and self.steps is None and setting.preset in list_policies()
+        return setting.preset if named and find_run(setting.preset, self.runs) is None else None
 
     def _denoiser(self, setting: Setting) -> str | None:
         """The name or the folder of the task's denoiser, None where it is still to be trained."""
@@ -241,6 +245,10 @@ def describe_training(run: Path) -> dict[str, Any]:
     tried = {} if choice is None else dict(choice.scores)
     kept = best_step(Run(run).metrics())
     return read_history(run) | {"kind": policy.kind, "base": policy.base, "kept": kept, "tried": tried}
+
+
+def _count_calls(result: Result) -> str:
+    return f"{result['history']['calls']:,}" if "history" in result else "shipped"
 
 
 def _show(values: Float[np.ndarray, "n"], likely: bool) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from support.studies import run, text
+from unmask.schedulers.loading import describe_policy
+from unmask.training.policy.run import PolicyRun
 from unmask_studies.catalogue import load_study
 from unmask_studies.recipes import PRESET, RECIPE, REFERENCE, SETTINGS, Recipes
 from unmask_studies.tables import Cell
@@ -30,6 +32,18 @@ def test_both_recipes_are_trained_and_measured_on_the_same_problems(tmp_path: Pa
     preset, recipe = (json.loads((runs / name / "config.json").read_text()) for name in (names[2], names[0]))
     assert (preset["policy"]["kind"], recipe["policy"]["kind"]) == ("transformer", "general")
     assert preset["denoiser"] == recipe["denoiser"] == "arithmetic"
+
+
+def test_the_preset_of_an_order_that_ships_is_not_trained_again(tmp_path: Path) -> None:
+    study = replace(load_study("recipes", quick=True), tasks=(BOARDS,), steps=None, limit=60)
+    measured = study.measure((BOARDS, PRESET), tmp_path)
+    assert not (tmp_path / "runs").exists() and "history" not in measured
+    shipped, trained = (study.identity((BOARDS, row)) for row in (PRESET, RECIPE))
+    assert shipped is not None and shipped["how"] == describe_policy("sas-sudoku-4x4-imperfect")
+    assert trained is not None and isinstance(trained["how"], PolicyRun)
+    assert sum(measured["exact"]) > sum(study.measure((BOARDS, REFERENCE), tmp_path)["exact"])
+    shorter = replace(study, steps=1)
+    assert isinstance((shorter.identity((BOARDS, PRESET)) or {})["how"], PolicyRun)
 
 
 def test_results_are_reused_where_nothing_differs(tmp_path: Path) -> None:
@@ -75,3 +89,5 @@ def test_the_table_says_what_is_better() -> None:
     assert isinstance(antibodies[6], Cell) and antibodies[6].strong and antibodies[6].text.startswith("+0.50 [")
     assert (text(code[8]), text(antibodies[8])) == ("general, 5", "margin, 0")
     assert text(code[9]) == "1,000 and 1,000"
+    del results["code", PRESET]["history"]
+    assert text(Recipes().findings(results).tables[0].rows[0][9]) == "shipped and 1,000"
