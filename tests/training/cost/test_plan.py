@@ -92,13 +92,14 @@ def test_counted_flops_of_policies_equal_the_closed_form(n_layers: int) -> None:
     d, features, length, shape = 12, 4, 16, shape_of("sudoku-4x4")
     layer = 8 * d * d + 2 * length * d  # q, k, v, out and an FFN of twice the width; attention's two products
     n, cells, units = 4, 16, 12
-    spread = 2 * units * cells * n * d  # pooling into units and back: a product of that size each
-    mixing = 3 * cells * n * d * d + units * n * d * d + cells * d * d
+    shared = (units * n + cells + 1) * d * d  # the means over units and cells, and the shift of a norm
+    mixing = 3 * cells * n * d * d + shared
+    last = (cells * n + 2 * cells) * d * d + shared  # for one digit of each cell
     expected = {
         "mlp": 2 * length * (features * d + d * d + d),
         "transformer": 2 * length * (features * d + n_layers * layer + d),
         "hidden": 2 * length * (shape.width * d + d),
-        "grid": 2 * cells * n * 7 * d + n_layers * (2 * spread + 2 * mixing) + 2 * cells * d,
+        "grid": 2 * cells * n * 7 * d + 2 * (n_layers - 1) * mixing + 2 * last + 2 * cells * d,
     }
     for kind, flops in expected.items():
         assert policy_flops(PolicyConfig(kind=kind, width=d, n_layers=n_layers, n_heads=2), shape, length) == flops

@@ -33,7 +33,7 @@ class PolicyRun(Placement):
     """A frozen denoiser, the policy's configuration, the problems and the training.
 
     Attributes:
-        denoiser: A shipped denoiser, a folder, a safetensors file or a hub id.
+        denoiser: A shipped denoiser, a folder, a safetensors file or a hub id; empty where it is still to be named.
         policy: The policy to train.
         start: A policy (shipped, or a folder) to initialise the weights from; its configuration must be the same.
         data: The problems to train on.
@@ -42,7 +42,7 @@ class PolicyRun(Placement):
         candidates: Presets, or TOML files, with another policy and another way to train it, which are tried beside this one. What
             is best on the held-out problems after its trial is trained.
         trial_steps: Training steps of each trial.
-        trial_rounds: How often candidates that cannot be told apart are trained on for as many steps, the first time included.
+        trial_rounds: How often candidates that no difference is shown between are trained on for as many steps, the first time included.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -87,13 +87,12 @@ class PolicyRun(Placement):
 
 def load_run(task: str | None = None, preset: str | None = None, denoiser: str | None = None) -> PolicyRun:
     """A preset, or the task's own. One that names no data, such as ``default``, is for every task, with problems that fit the
-    ``denoiser``."""
+    ``denoiser``; its own one is for boards alone."""
     config = load_preset(preset or find_preset(task), PolicyRun, "train")
     if config.data == SudokuData():
         kind = find_kind(task or config.data.kind)
-        if kind is not SudokuData and denoiser is None:
-            raise ValueError(f"which denoiser is to learn an order for the task {task}? Name it with --denoiser")
-        return dataclasses.replace(config, data=kind.for_training(denoiser or config.denoiser))
+        named = denoiser or (config.denoiser if kind is SudokuData else "")
+        return dataclasses.replace(config, denoiser=named, data=kind.for_training(named))
     if task is not None:
         require_kind(config.data, task)
     return config
@@ -240,6 +239,9 @@ def run_policy_training(
     before the first one; a run that does not fit into memory is refused then. ``on_trial`` hears of the trials of candidates,
     which come before the first record, and of what they chose.
     """
+    if not config.denoiser:
+        task = config.data.kind
+        raise ValueError(f"which denoiser is to learn an order for the task {task}? Name it with --denoiser")
     if config.device == SPREAD:
         raise ValueError(
             "a policy is trained beside the denoiser on one device: expected auto, cpu, cuda or mps, got spread"

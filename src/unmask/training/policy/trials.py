@@ -2,7 +2,7 @@
 
 No recipe is best for every denoiser, and nothing tells beforehand which one is: a policy that goes on from the denoiser's states
 learns an order of linked sums in ten steps and nothing about reactions; a second opinion, the other way round. So both are tried.
-The race has rounds: candidates whose shares of solved problems cannot be told apart from the best one's are trained further.
+The race has rounds: candidates whose shares of solved problems are not shown to differ from the best one's are trained further.
 Trials are run directories, ``trials/NAME`` of the run's own. They have the learning rates of the whole training, and are
 resumed like any run.
 """
@@ -132,7 +132,7 @@ class Race:
         if last["step"] >= end:
             last = next((record for record in place.metrics() if record.get("step") == end), {"step": end})
         else:
-            # Whether to stop is asked after a step, before its record comes.
+            # `stop` is called after a step, before its record comes.
             for record in train(recipe, place, lambda: last["step"] >= end - 1):  # noqa: B023 the latest is meant
                 last = dict(record)
                 on_trial(Trial(name, last["step"], end))
