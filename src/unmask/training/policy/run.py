@@ -42,7 +42,7 @@ class PolicyRun(Placement):
         candidates: Presets, or TOML files, with another policy and another way to train it, which are tried beside this one. What
             is best on the held-out problems after its trial is trained.
         trial_steps: Training steps of each trial.
-        trial_rounds: How often candidates that no difference is shown between are trained on for as many steps, the first time included.
+        trial_rounds: How often at most candidates without a clear winner are trained for as many steps.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
