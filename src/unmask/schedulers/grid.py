@@ -131,6 +131,7 @@ class _Mixing(nn.Module):
     """
 
     first: Tensor
+    mean: Tensor
 
     def __init__(self, width: int, size: int) -> None:
         super().__init__()
@@ -141,6 +142,7 @@ class _Mixing(nn.Module):
         box = row // self.height * self.height + column // (size // self.height)
         first = torch.stack([row, size + column, 2 * size + box], dim=1) * size
         self.register_buffer("first", first, persistent=False)
+        self.register_buffer("mean", torch.full((width, 1), 1 / width), persistent=False)
         self.norm = nn.LayerNorm(width)
         self.look = nn.Linear(width, width)
         self.own = nn.Linear(width, width)
@@ -151,10 +153,12 @@ class _Mixing(nn.Module):
         self, x: Float[Tensor, "b L n d"], digit: Int[Tensor, "b L"] | None = None
     ) -> Float[Tensor, "b L *n d"]:
         """``x`` has no mean. With ``digit`` only that one of each cell is computed."""
-        # The norm's scale is a factor of each product: one pass over memory less.
-        scale = (x.square().mean(-1, keepdim=True) + self.norm.eps).rsqrt()
+        # Passes over memory are what costs: the norm's scale is a factor of a product, what is not read again is overwritten.
+        scale = ((x * x) @ self.mean + self.norm.eps).rsqrt()
         shift = F.linear(self.norm.bias, self.look.weight, self.look.bias)
-        inner = F.gelu(torch.addcmul(shift, F.linear(x, self.look.weight * self.norm.weight), scale))
+        inner = F.linear(x, self.look.weight * self.norm.weight)
+        overwrites = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        inner = F.gelu(torch.addcmul(shift, inner, scale, out=inner if overwrites else None))
         units = self._average(inner)
         cell = F.linear(inner.sum(2), self.cell.weight / self.size, self.own.bias)
         if digit is None:
@@ -162,7 +166,7 @@ class _Mixing(nn.Module):
         else:
             x, inner = (_take(vectors, digit) for vectors in (x, inner))
             mixed = F.linear(inner, self.own.weight) + self._read(units, digit) + cell
-        return x + F.linear(F.gelu(mixed), subtract_mean(self.out.weight), subtract_mean(self.out.bias))
+        return F.linear(F.gelu(mixed), subtract_mean(self.out.weight), subtract_mean(self.out.bias)).add_(x)
 
     def _average(self, inner: Float[Tensor, "b L n d"]) -> Units:
         """Of each digit over every unit, projected. Sums of the parts of rows in boxes serve both."""
@@ -176,7 +180,7 @@ class _Mixing(nn.Module):
     def _add_everywhere(
         self, mixed: Float[Tensor, "b L n d"], units: Units, cell: Float[Tensor, "b L d"]
     ) -> Float[Tensor, "b L n d"]:
-        """What the units of a cell, and the cell, say to each of its digits. In place: passes over memory are what costs."""
+        """What the units of a cell, and the cell, say to each of its digits, in place."""
         lines, boxes = units
         rows, columns = lines.unbind(1)
         height, width = self.height, self.size // self.height
