@@ -56,7 +56,10 @@ class Train:
     def run(self) -> None:
         config = read_from(change_training(self.config, self.seed, steps=self.steps), self.data)
         show_learning(config, self.out, self.resume)
-        step = best_step(Run(self.out).metrics())
+        metrics = Run(self.out).metrics()
+        if (done := metrics[-1]["step"]) < config.training.steps:
+            console.print(f"ended after step {done}: the last {config.training.patience} validations were no better")
+        step = best_step(metrics)
         base = read_json(self.out / "policy" / "config.json")["base"]
         began = "as it began" if base == config.policy.base else f"it orders as {base}"
         after = {None: "", 0: f": {began}, since no step made it better"}.get(step, f": as it was after step {step}")

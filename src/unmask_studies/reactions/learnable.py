@@ -23,6 +23,7 @@ from unmask.decoding.loop import unmask
 from unmask.decoding.protocols import DeclaredScheduler
 from unmask.evaluation.statistics import mean_interval, paired_bootstrap
 from unmask.report import figures
+from unmask.runs.presets import change_training
 from unmask.runs.processes import ProcessGroup, start_accelerator
 from unmask.schedulers.policy import OrderPolicy, build_policy
 from unmask.training.policy.config import PolicyTraining
@@ -37,6 +38,7 @@ from unmask_studies.reactions.task import ReactionData, ReactionTask
 from unmask_studies.reports import get_denoiser
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, gap, spread
+from unmask_studies.training_runs import ALL_DECISIONS
 
 BATCH = 32
 HEURISTICS = ("confidence", "margin", "entropy")
@@ -75,7 +77,8 @@ class Learnable(GridStudy):
         drawn = list(self._draw(source.sides["train"], policies[0], recipe.training))
         halves = [drawn[0::2], drawn[1::2]]
         for policy, half in zip(policies, halves, strict=True):
-            fit(policy, [states.rollout for states in half], replace(recipe.training, steps=self.epochs * len(half)))
+            training = change_training(recipe, steps=self.epochs * len(half), **ALL_DECISIONS).training
+            fit(policy, [states.rollout for states in half], training)
         found: dict[str, list[Choices]] = {}
         for half, own, other in zip(halves, policies, reversed(policies), strict=True):
             for states in half:

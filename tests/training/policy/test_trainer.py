@@ -237,6 +237,28 @@ def test_best_validation_is_kept_including_the_start(
     assert not all(torch.equal(p, q) for p, q in zip(after[0], after[4], strict=True))
 
 
+@pytest.mark.parametrize(
+    ("patience", "scores", "steps"),
+    [(2, [6, 7, 7, 5, 9], 3), (2, [6, 5, 7, 6, 8], 5), (1, [6, 6, 9], 1), (0, [6] * 6, 5)],
+)
+def test_a_training_ends_where_validations_are_no_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int, scores: list[int], steps: int
+) -> None:
+    """``patience`` counts validations since the best one, also over a resume; a training that has ended does not go on."""
+    config = dataclasses.replace(TRAINING, steps=5, prompts=2, mu=1, validate_every=1, patience=patience)
+    held_out = dataclasses.replace(DATA, split="validation", puzzles=8)(0, 8)
+    validation = iter([*scores, 0])
+    monkeypatch.setattr(
+        "unmask.training.policy.trainer.validate_free_running", lambda *_: {"accuracy": next(validation) / 10}
+    )
+    run = Run.create(tmp_path / "run", config)
+    for stop in (True, False, False):
+        denoiser, policy = small()
+        list(train_policy(PolicyJob(denoiser, policy, DATA, config, held_out, run, stop=lambda stop=stop: stop)))
+    assert [record["step"] for record in run.metrics()] == list(range(1, steps + 1))
+    assert (run.folder / "policy" / "model.safetensors").exists()
+
+
 KINDS = ("general", "mlp", "transformer", "hidden", "grid")
 REWARDS = ("self_aware", "terminal", "share", "hybrid")
 

@@ -117,6 +117,7 @@ class PolicyTraining:
         at_once: Canvases decoded together, at least the orders of one prompt. It bounds memory and changes nothing else.
         validate: Held-out problems to decode.
         validate_every: Steps between validations.
+        patience: The training ends after so many validations in a row that are not better than the best one (0: never).
         save_every: Steps between checkpoints.
         seed: Seeds weights, orders and minibatches.
     """
@@ -166,6 +167,7 @@ class PolicyTraining:
     at_once: int | None = None
     validate: int = 200
     validate_every: int = 20
+    patience: int = 0
     save_every: int = 20
     seed: int = 0
 
@@ -181,6 +183,7 @@ class PolicyTraining:
             ("lr", 0 < self.lr < math.inf, "a positive number"),
             ("mu", 0 < self.mu < math.inf, "a positive number of passes"),
             ("replay", self.replay >= 0, "0 or more steps"),
+            ("patience", self.patience >= 0, "0 or more validations"),
             ("hardest", 0 < self.hardest <= 1, "a share in (0, 1]"),
             ("ema", 0 <= self.ema < 1, "in [0, 1)"),
             ("decay", 0 <= self.decay <= 1, "in 0 .. 1"),

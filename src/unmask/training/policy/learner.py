@@ -24,7 +24,7 @@ from unmask.training.policy.methods import build_posterior
 from unmask.training.policy.objectives import Counts, countable, policy_loss
 
 REPLAY = "replay."
-KEPT = ("best_score", "heuristic", "denoiser_calls")
+KEPT = ("best_score", "heuristic", "denoiser_calls", "stale")
 """What a checkpoint holds of a learner besides tensors."""
 
 
@@ -56,6 +56,7 @@ class Learner:
         self.average = weights() if config.ema else {}
         self.best_score, self.denoiser_calls = -1.0, 0
         self.heuristic = ""
+        self.stale = 0
         self.earlier: list[Recorded] = []
 
     def update_reference(self, step: int) -> None:
@@ -71,11 +72,17 @@ class Learner:
         self.policy.load_state_dict(own, strict=False)
 
     def keep_if_better(self, score: float) -> None:
-        """Remember the present weights if their validation is the best so far."""
+        """Remember the present weights if their validation is the best so far; ``stale`` counts those since then."""
+        self.stale += 1
         if score > self.best_score:
-            self.best_score, self.heuristic = score, ""
+            self.best_score, self.heuristic, self.stale = score, "", 0
             for name, p in self.policy.named_parameters():
                 self.best[name].copy_(p.detach())
+
+    @property
+    def has_settled(self) -> bool:
+        """Has the training gone on for long enough without a better validation?"""
+        return 0 < self.config.patience <= self.stale
 
     def keep_heuristic(self, scores: Mapping[str, float]) -> None:
         """Remember the best of these heuristics if it is better than the policy."""
@@ -203,7 +210,7 @@ class Learner:
             load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
             self._restore_earlier(checkpoint.tensors, next(self.policy.parameters()).device)
             for name in KEPT:
-                setattr(self, name, checkpoint.state[name])
+                setattr(self, name, checkpoint.state.get(name, getattr(self, name)))
         return checkpoint.step
 
 

@@ -95,12 +95,14 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
     log = _open_log(run, start, processes)
     owned = run if processes.is_first else None
     for step in range(start, config.steps):
+        if learner.has_settled:
+            break
         done = step + 1
         with _save_if_interrupted(owned, step, learner.copy_state()):
             record = _whole_step(job, learner, step, processes, {} if step else first)
         leaving = processes.sum(float(job.stop())) > 0
         log(record)
-        saving = leaving or done % config.save_every == 0 or done == config.steps
+        saving = leaving or done % config.save_every == 0 or done == config.steps or learner.has_settled
         if owned is not None and saving:
             learner.save(owned, done)
         with _save_if_interrupted(None if saving else owned, done, learner.state()):

@@ -22,7 +22,18 @@ from unmask.training.policy.config import PolicyTraining
 
 FOLDER = "trials"
 CHOICE = "choice.json"
-SHARED = ("steps", "validate", "validate_every", "save_every", "select", "race", "at_once", "mixed_precision", "seed")
+SHARED = (
+    "steps",
+    "validate",
+    "validate_every",
+    "patience",
+    "save_every",
+    "select",
+    "race",
+    "at_once",
+    "mixed_precision",
+    "seed",
+)
 """Options of a training that all candidates take from the run."""
 MEASURES = ("accuracy", "nll")
 
@@ -44,7 +55,7 @@ class Recipe:
 
     def shorten(self, steps: int) -> Recipe:
         """Its trial: validated before the first step and after ``steps``, at the learning rates of the whole training."""
-        return replace(self, training=replace(self.training, validate_every=steps, race=()))
+        return replace(self, training=replace(self.training, validate_every=steps, patience=0, race=()))
 
 
 @dataclass(frozen=True)
