@@ -55,21 +55,21 @@ class Setting:
 
 
 SETTINGS = {
-    "Sudoku, imperfect denoiser": Setting(
+    "sudoku-9x9-imperfect": Setting(
         "sudoku", "sudoku-9x9-imperfect", "sas-sudoku-9x9-imperfect", options={"clues": "rao"}
     ),
-    "Sudoku, good denoiser": Setting("sudoku", "sudoku-9x9", "sas-sudoku-9x9", options={"clues": "rao"}),
-    "Sudoku 4×4, imperfect denoiser": Setting("sudoku", "sudoku-4x4-imperfect", "sas-sudoku-4x4-imperfect"),
-    "Sudoku 4×4, good denoiser": Setting("sudoku", "sudoku-4x4", "sas-sudoku-4x4"),
+    "sudoku-9x9": Setting("sudoku", "sudoku-9x9", "sas-sudoku-9x9", options={"clues": "rao"}),
+    "sudoku-4x4-imperfect": Setting("sudoku", "sudoku-4x4-imperfect", "sas-sudoku-4x4-imperfect"),
+    "sudoku-4x4": Setting("sudoku", "sudoku-4x4", "sas-sudoku-4x4"),
     "arithmetic": Setting("arithmetic", "arithmetic", "sas-arithmetic"),
     "code": Setting("code", "code", "sas-code", pretrained=True),
     "ordered": Setting("ordered", "ordered", "sas-ordered", pretrained=True),
     "countdown": Setting("countdown", "countdown", "sas-countdown", pretrained=True),
     "reactions": Setting("reaction", "models/rxnmapper", "sas-rxnmapper", data="reactions", train="reactions_train"),
-    "antibodies, heavy": Setting(
+    "antibodies-heavy": Setting(
         "antibody", "models/sapiens-vh", "sas-antibody-sapiens-vh", data="heavy", train="heavy"
     ),
-    "antibodies, light": Setting(
+    "antibodies-light": Setting(
         "antibody", "models/sapiens-vl", "sas-antibody-sapiens-vl", data="light", train="light"
     ),
 }

@@ -16,7 +16,7 @@ from unmask_studies.catalogue import load_study
 from unmask_studies.recipes import PRESET, RECIPE, REFERENCE, SETTINGS, Recipes
 from unmask_studies.tables import Cell
 
-BOARDS, SUMS = "Sudoku 4×4, imperfect denoiser", "arithmetic"
+BOARDS, SUMS = "sudoku-4x4-imperfect", "arithmetic"
 
 
 def test_both_recipes_are_trained_and_measured_on_the_same_problems(tmp_path: Path) -> None:
@@ -64,11 +64,11 @@ def test_tasks_without_their_files_are_left_out(tmp_path: Path) -> None:
     ):
         study.grid()
     (tmp_path / "sapiens-vh").mkdir()
-    assert {key[0] for key in study.grid()} - tasks == {"antibodies, heavy"}
+    assert {key[0] for key in study.grid()} - tasks == {"antibodies-heavy"}
     assert study.identity(("code", REFERENCE)) is None  # its denoiser is not there yet
     with pytest.raises(ValueError, match="nothing to learn: name files with --reactions, --reactions-train"):
         Recipes(("reactions",)).grid()
-    with pytest.raises(ValueError, match="no task 'chess': expected some of Sudoku, imperfect denoiser, "):
+    with pytest.raises(ValueError, match="no task 'chess': expected some of sudoku-9x9-imperfect, "):
         Recipes(tasks=("chess",))
     with pytest.raises(ValueError, match="limit must be at least 2, got 1"):
         Recipes(limit=1)
@@ -82,7 +82,7 @@ def test_the_table_says_what_is_better() -> None:
     results: Any = {
         ("code", row): {"exact": values, "calls": 40.0, "history": history} for row, values in right.items()
     }
-    results |= {("antibodies, heavy", row): {"nll": values, "history": kept} for row, values in nll.items()}
+    results |= {("antibodies-heavy", row): {"nll": values, "history": kept} for row, values in nll.items()}
     code, antibodies = Recipes().findings(results).tables[0].rows
     assert text(code[5]).startswith("90.0 [") and text(antibodies[5]).startswith("5.50 [")
     assert isinstance(code[6], Cell) and code[6].strong and code[6].text.startswith("+30.0 [")
