@@ -35,6 +35,7 @@ from unmask_studies.tables import Table, TableRow, count_limits, gap, points_gap
 from unmask_studies.training_runs import ensure_run, find_run, load_pretraining, load_recipe, read_history
 
 REFERENCE, PRESET, RECIPE = "confidence", "preset", "recipe"
+SHIPPED = "shipped"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Recipes(GridStudy):
 
     ``reactions`` and ``reactions_train`` are CSV files of reactions, ``heavy`` and ``light`` of antibody chains, ``models`` the
     folder of published denoisers. ``runs`` holds finished runs: denoisers, and orders called ``sas-code`` or, by the default
-    recipe, ``recipe-code``; the preset of an order that ships is not trained again. ``steps``, ``prompts`` and ``validate`` make
+    recipe, ``recipe-code``; what ships is not trained again. ``steps``, ``prompts`` and ``validate`` make
     trainings shorter, ``samples`` those of denoisers.
     """
 
@@ -193,14 +194,14 @@ class Recipes(GridStudy):
                     "recipe against confidence, paired": (gap if likely else points_gap)(
                         paired_bootstrap(of(recipe), of(start))
                     ),
-                    "policy, kept after step": _describe(recipe["history"]),
+                    "policy, kept after step": _describe(recipe),
                     "training calls, preset and recipe": " and ".join(map(_count_calls, (preset, recipe))),
                 }
             )
         note = (
             "Differences are paired; bold: the 95 % interval excludes 0. Of −log p less is better. Kept after step: the one "
             "that was best on held-out problems, 0 if that was the start or a heuristic. Training calls: canvases through "
-            "the denoiser, validations and trials aside; shipped: the order that ships, trained by this preset. One training seed."
+            "the denoiser, validations and trials aside; shipped: the order that ships, trained so. One training seed."
         )
         title = f"The default recipe and the best preset of each task, seed {self.seed}"
         return Findings([Table.of(title, rows, note)])
@@ -216,11 +217,13 @@ class Recipes(GridStudy):
         return setting.preset if row == PRESET else setting.preset.replace("sas", RECIPE, 1)
 
     def _find_ready(self, setting: Setting, row: str) -> str | None:
-        """The scheduler of a row that needs no training: confidence, or the order that ships if the preset has trained it."""
+        """The scheduler of a row that needs no training: confidence, or an order that ships, which the preset or the recipe has
+        trained."""
         if row == REFERENCE:
             return REFERENCE
-        named = row == PRESET and self.steps is None and setting.preset in list_policies()
-        return setting.preset if named and find_run(setting.preset, self.runs) is None else None
+        name = setting.preset if row == PRESET else setting.preset.replace("sas", "sas-general", 1)
+        found = find_run(self._run_name(setting, row), self.runs)
+        return name if self.steps is None and found is None and name in list_policies() else None
 
     def _denoiser(self, setting: Setting) -> str | None:
         """The name or the folder of the task's denoiser, None where it is still to be trained."""
@@ -248,13 +251,16 @@ def describe_training(run: Path) -> dict[str, Any]:
 
 
 def _count_calls(result: Result) -> str:
-    return f"{result['history']['calls']:,}" if "history" in result else "shipped"
+    return f"{result['history']['calls']:,}" if "history" in result else SHIPPED
 
 
 def _show(values: Float[np.ndarray, "n"], likely: bool) -> str:
     return spread(mean_interval(values)) if likely else percent_interval(*count_limits(int(values.sum()), len(values)))
 
 
-def _describe(history: Mapping[str, Any]) -> str:
+def _describe(result: Result) -> str:
+    if "history" not in result:
+        return SHIPPED
+    history: Mapping[str, Any] = result["history"]
     name = history["kind"] if history["base"] == REFERENCE or history["kept"] else history["base"]
     return f"{name}, {history['kept']}"
