@@ -24,6 +24,8 @@ from unmask.training.policy.run import PolicyRun, run_policy_training
 from unmask.training.policy.trials import Choice, Race, Trial, read_choice
 
 OTHER = """
+trial_steps = 2
+
 [policy]
 kind = "mlp"
 width = 8
@@ -107,11 +109,11 @@ def test_a_race_is_no_longer_than_its_rounds_and_the_training(
     ],
 )
 def test_leaders_are_those_within_a_standard_error(scores: dict[str, float], leaders: list[str]) -> None:
-    assert Race(15, 4, problems=200).leaders(scores, "accuracy") == leaders
+    assert Race(4, problems=200).leaders(scores, "accuracy") == leaders
 
 
 def test_likelihood_leads_alone() -> None:
-    assert Race(15, 4, problems=200).leaders({"a": 0.130, "b": 0.129}, "nll") == ["b"]
+    assert Race(4, problems=200).leaders({"a": 0.130, "b": 0.129}, "nll") == ["b"]
 
 
 def test_a_candidate_has_the_length_and_the_seed_of_the_run(config: PolicyRun, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class PolicyRun(Placement):
         training: How it is trained.
         candidates: Presets, or TOML files, with another policy and another way to train it, which are tried beside this one. What
             is best on the held-out problems after its trial is trained.
-        trial_steps: Training steps of each trial.
+        trial_steps: Training steps of each trial; a candidate's file has its own.
         trial_rounds: How often at most candidates without a clear winner are trained for as many steps.
     """
 
@@ -128,12 +128,13 @@ class LoadedRun:
 
     def candidates(self) -> dict[str, Recipe]:
         """The run's own recipe, by the kind of its policy, and those of its candidates that are worth trying here."""
-        own = Recipe(self.config.policy, self.config.training)
+        own = Recipe(self.config.policy, self.config.training, self.config.trial_steps)
         found = {own.policy.kind: own}
         for name in self.config.candidates:
             preset = load_preset(name, PolicyRun, "train")
             if choose_network(preset.policy).is_worth_trying(self.denoiser):
-                found[Path(name).stem] = Recipe(preset.policy, preset.training).adopt(own.training)
+                recipe = Recipe(preset.policy, preset.training, preset.trial_steps)
+                found[Path(name).stem] = recipe.adopt(own.training)
         return found
 
     def train(
@@ -195,15 +196,15 @@ class LoadedRun:
                 f"{', '.join(candidates)}; name another folder"
             )
         else:
-            self._create(candidates[choice.name].shorten(race.steps), Run(run.folder / FOLDER / choice.name))
+            self._create(candidates[choice.name].shorten(), Run(run.folder / FOLDER / choice.name))
         on_trial(choice)
         return candidates[choice.name].select_by(choice.measure)
 
     def _race(self) -> Race:
-        """Its trials are no longer than the training."""
-        steps = min(self.config.trial_steps, self.config.training.steps)
-        rounds = min(self.config.trial_rounds, self.config.training.steps // steps)
-        return Race(steps, rounds, len(self.source.held_out(self.config.training.validate, self.config.validation)))
+        """No more rounds than fit into the run's own training."""
+        training = self.config.training
+        rounds = min(self.config.trial_rounds, max(1, training.steps // self.config.trial_steps))
+        return Race(rounds, len(self.source.held_out(training.validate, self.config.validation)))
 
     def _create(self, recipe: Recipe, place: Run) -> None:
         """The folder of a trial, or the refusal to resume it with another recipe."""

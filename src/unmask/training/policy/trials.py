@@ -40,10 +40,11 @@ MEASURES = ("accuracy", "nll")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A policy and how it is trained."""
+    """A policy and how it is trained. A round of its trial has ``trial_steps``."""
 
     policy: PolicyConfig
     training: PolicyTraining
+    trial_steps: int
 
     def adopt(self, training: PolicyTraining) -> Recipe:
         """This recipe with the length, the validation and the seed of ``training``."""
@@ -53,9 +54,14 @@ class Recipe:
     def select_by(self, measure: str) -> Recipe:
         return replace(self, training=replace(self.training, select=measure))
 
-    def shorten(self, steps: int) -> Recipe:
-        """Its trial: validated before the first step and after ``steps``, at the learning rates of the whole training."""
-        return replace(self, training=replace(self.training, validate_every=steps, patience=0, race=()))
+    def shorten(self) -> Recipe:
+        """Its trial: validated before the first step and after each round, at the learning rates of the whole training."""
+        every = min(self.trial_steps, self.training.steps)
+        return replace(self, training=replace(self.training, validate_every=every, patience=0, race=()))
+
+    def end(self, rounds: int) -> int:
+        """The last step of so many rounds: a trial is no longer than the training."""
+        return min(rounds * self.trial_steps, self.training.steps)
 
 
 @dataclass(frozen=True)
@@ -78,9 +84,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Race:
-    """Trials of ``steps`` training steps, ``rounds`` times at most, judged on ``problems`` held-out problems."""
+    """Trials of ``rounds`` at most, judged on ``problems`` held-out problems."""
 
-    steps: int
     rounds: int
     problems: int
 
@@ -98,9 +103,9 @@ class Race:
         measure, scores, left = "", {}, list(candidates)
         for number in range(1, self.rounds + 1):
             for name in left:
-                recipe = candidates[name].shorten(self.steps)
+                recipe = candidates[name].shorten()
                 record = self._train_to(
-                    number * self.steps,
+                    recipe.end(number),
                     (name, recipe.select_by(measure) if measure else recipe),
                     Run(run.folder / FOLDER / name),
                     train,
