@@ -297,7 +297,7 @@ def test_the_default_recipe_selects_by_likelihood_and_keeps_what_is_best(model: 
     (tmp_path / "models" / "sapiens-vh").symlink_to(model)
     problems(model, tmp_path)
     study = Recipes(
-        ("antibodies, heavy",),
+        ("antibodies-heavy",),
         heavy=tmp_path / "a.csv",
         models=tmp_path / "models",
         limit=4,
@@ -305,8 +305,8 @@ def test_the_default_recipe_selects_by_likelihood_and_keeps_what_is_best(model: 
         prompts=2,
         validate=2,
     )
-    before = study.measure(("antibodies, heavy", REFERENCE), tmp_path)
-    after = study.measure(("antibodies, heavy", RECIPE), tmp_path)
+    before = study.measure(("antibodies-heavy", REFERENCE), tmp_path)
+    after = study.measure(("antibodies-heavy", RECIPE), tmp_path)
     assert len(before["nll"]) == len(after["nll"]) == 4
     first = Run(tmp_path / "runs" / "recipe-antibody-sapiens-vh").metrics()[0]
     assert "start_nll" in first and "race_uncertainty" in first

@@ -210,7 +210,7 @@ class Learner:
             load_optimizer(self.optimizer, checkpoint.tensors, checkpoint.state["optimizer"])
             self._restore_earlier(checkpoint.tensors, next(self.policy.parameters()).device)
             for name in KEPT:
-                setattr(self, name, checkpoint.state.get(name, getattr(self, name)))
+                setattr(self, name, checkpoint.state[name])
         return checkpoint.step
 
 
