@@ -18,8 +18,8 @@ from unmask.training.policy.run import PolicyRun, run_policy_training
 
 LENGTH = ("steps", "validate", "validate_every", "save_every", "seed")
 """Options of a scale, not of a method."""
-ALL_DECISIONS = {"mu": 0.5, "hardest": 1.0, "minibatches": 1}
-"""Options by which what is compared learns from as many decisions of a step, easy ones included."""
+EVEN_PASSES = {"mu": 0.5, "hardest": 1.0, "minibatches": 1}
+"""Over a random half of a step's decisions, easy ones included: for policies that are compared."""
 
 
 def is_finished(folder: Path, result: str = "policy") -> bool:

@@ -38,7 +38,7 @@ from unmask_studies.reactions.task import ReactionData, ReactionTask
 from unmask_studies.reports import get_denoiser
 from unmask_studies.study import Findings, GridStudy, Key, Result, Results
 from unmask_studies.tables import Table, TableRow, gap, spread
-from unmask_studies.training_runs import ALL_DECISIONS
+from unmask_studies.training_runs import EVEN_PASSES
 
 BATCH = 32
 HEURISTICS = ("confidence", "margin", "entropy")
@@ -77,7 +77,7 @@ class Learnable(GridStudy):
         drawn = list(self._draw(source.sides["train"], policies[0], recipe.training))
         halves = [drawn[0::2], drawn[1::2]]
         for policy, half in zip(policies, halves, strict=True):
-            training = change_training(recipe, steps=self.epochs * len(half), **ALL_DECISIONS).training
+            training = change_training(recipe, steps=self.epochs * len(half), **EVEN_PASSES).training
             fit(policy, [states.rollout for states in half], training)
         found: dict[str, list[Choices]] = {}
         for half, own, other in zip(halves, policies, reversed(policies), strict=True):

@@ -26,7 +26,7 @@ from unmask_studies.sets import Sets
 from unmask_studies.study import Axes, Findings, GridStudy, Key, Result, Results
 from unmask_studies.sudoku.ablations import REFERENCE, Ablation
 from unmask_studies.tables import Limits, Table, TableRow, points_gap
-from unmask_studies.training_runs import ALL_DECISIONS, ensure_run, find_run, read_curve, read_history, run_name
+from unmask_studies.training_runs import EVEN_PASSES, ensure_run, find_run, read_curve, read_history, run_name
 
 AS_PUBLISHED = {"objective": "grpo", "advantage": "trajectory", "group": 6, "rollout_temperature": None, "mu": 1}
 """The paper's objective: returns of orders drawn at the policy's temperature, compared within a group."""
@@ -80,7 +80,7 @@ class Kinds(GridStudy):
         config = load_run(preset=DEFAULT_PRESET, denoiser=self.denoiser)
         size = {"prompts": max(1, (self.prompts or config.training.prompts) // training.get("group", 1))}
         own: dict[str, Any] = {"steps": self.steps, "validate": self.validate, "validate_every": self.validate_every}
-        own |= {"race": (), "select": "accuracy", "patience": 0, **ALL_DECISIONS}
+        own |= {"race": (), "select": "accuracy", "patience": 0, **EVEN_PASSES}
         return replace(
             config,
             denoiser=self.denoiser,

@@ -92,9 +92,8 @@ def test_counted_flops_of_policies_equal_the_closed_form(n_layers: int) -> None:
     d, features, length, shape = 12, 4, 16, shape_of("sudoku-4x4")
     layer = 8 * d * d + 2 * length * d  # q, k, v, out and an FFN of twice the width; attention's two products
     n, cells, units = 4, 16, 12
-    shared = (
-        units * n + cells + 1
-    ) * d * d + cells * n * d  # means over units and cells, the shift and the scale of a norm
+    shared = (units * n + cells) * d * d  # the means over units and cells
+    shared += d * d + cells * n * d  # the shift and the scale of a norm
     mixing = 3 * cells * n * d * d + shared
     last = (cells * n + 2 * cells) * d * d + shared  # for one digit of each cell
     expected = {

@@ -42,7 +42,7 @@ class PolicyRun(Placement):
         candidates: Presets, or TOML files, with another policy and another way to train it, which are tried beside this one. What
             is best on the held-out problems after its trial is trained.
         trial_steps: Training steps of each trial; a candidate's file has its own.
-        trial_rounds: How often at most candidates without a clear winner are trained for as many steps.
+        trial_rounds: Rounds of trials, at most, while no candidate is clearly ahead.
     """
 
     denoiser: str = "sudoku-9x9-imperfect"
@@ -87,7 +87,7 @@ class PolicyRun(Placement):
 
 def load_run(task: str | None = None, preset: str | None = None, denoiser: str | None = None) -> PolicyRun:
     """A preset, or the task's own. One that names no data, such as ``default``, is for every task, with problems that fit the
-    ``denoiser``; its own one is for boards alone."""
+    ``denoiser``. Without a name, boards get the preset's own denoiser, and other tasks none: it is still to be named."""
     config = load_preset(preset or find_preset(task), PolicyRun, "train")
     if config.data == SudokuData():
         kind = find_kind(task or config.data.kind)

@@ -102,7 +102,8 @@ def train_policy(job: PolicyJob) -> Iterator[dict[str, Any]]:
             record = _whole_step(job, learner, step, processes, {} if step else first)
         leaving = processes.sum(float(job.stop())) > 0
         log(record)
-        saving = leaving or done % config.save_every == 0 or done == config.steps or learner.has_settled
+        over = done == config.steps or learner.has_settled
+        saving = leaving or over or done % config.save_every == 0
         if owned is not None and saving:
             learner.save(owned, done)
         with _save_if_interrupted(None if saving else owned, done, learner.state()):
