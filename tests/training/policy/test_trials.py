@@ -99,6 +99,19 @@ def test_a_race_is_no_longer_than_its_rounds_and_the_training(
     assert heard[-1] == Choice("transformer", "accuracy", {"transformer": 0.5, "other": 0.5})
 
 
+def test_a_candidates_trial_has_its_own_length(
+    config: PolicyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three steps a round where its file says so, beside the run's two; neither goes on after the training's four."""
+    measure(monkeypatch, [0.5] * 20)
+    file = Path(config.candidates[0])
+    file.write_text(file.read_text().replace("trial_steps = 2", "trial_steps = 3"))
+    heard: list[Trial | Choice] = []
+    next(run_policy_training(replace(config, trial_rounds=2), tmp_path / "run", on_trial=heard.append))
+    ends = [(trial.name, trial.steps) for trial in heard if isinstance(trial, Trial) and trial.step == trial.steps]
+    assert ends == [("transformer", 2), ("other", 3), ("transformer", 4), ("other", 4)]
+
+
 @pytest.mark.parametrize(
     ("scores", "leaders"),
     [
@@ -271,3 +284,23 @@ def test_the_preset_of_an_opinion_is_for_every_task(
     assert json.loads((tmp_path / "run" / "policy" / "config.json").read_text())["kind"] == "opinion"
     code, _, err = command(*words, *small, "other")
     assert code == 2 and "which denoiser is to learn an order for the task arithmetic? Name it with --denoiser" in err
+
+
+def test_the_command_says_that_a_training_has_ended_early(
+    command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "validate_free_running", lambda *_: {"accuracy": 0.5})
+    words = (
+        "train",
+        "--denoiser",
+        "sudoku-4x4",
+        "--candidates",
+        "--training.race",
+        "--training.patience",
+        "2",
+        "--steps",
+        "5",
+    )
+    small = ("--training.prompts", "2", "--training.validate", "4", "--training.validate-every", "1")
+    code, out, _ = command(*words, *small, "--out", "run")
+    assert code == 0 and "ended after step 2: the last 2 validations were no better" in " ".join(out.split())
