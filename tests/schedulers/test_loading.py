@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from unmask.assets import MODELS
+from unmask.assets import MODELS, POLICIES
 from unmask.decoding.loop import unmask
 from unmask.decoding.paces import load_pace
 from unmask.decoding.protocols import Denoiser
@@ -16,7 +17,7 @@ from unmask.denoisers.loading import list_denoisers, load_denoiser
 from unmask.denoisers.transformer import Transformer, TransformerConfig
 from unmask.runs.names import did_you_mean
 from unmask.schedulers.heuristics import confidence
-from unmask.schedulers.loading import SCHEDULERS, load_scheduler
+from unmask.schedulers.loading import SCHEDULERS, _load_policy, load_scheduler
 from unmask.schedulers.policy import OrderPolicy
 from unmask.tasks.sudoku.task import SudokuTask
 
@@ -138,6 +139,15 @@ def test_every_shipped_denoiser_has_a_policy() -> None:
     assert isinstance(general, OrderPolicy) and general.config.kind == "general"
     with pytest.raises(ValueError, match="no policy sas ships for the denoiser 'mine'"):
         load_scheduler("sas", None, "mine")
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent for path in POLICIES.glob("*/config.json")), ids=lambda path: path.name)
+def test_every_shipped_policy_and_head_loads(folder: Path) -> None:
+    """With the weights of the network that it was made with, whatever new policies of its kind are made of."""
+    config = json.loads((folder / "config.json").read_text())
+    denoiser = load_denoiser(config["denoiser"]) if config["denoiser"] in list_denoisers() else None
+    policy = _load_policy(folder, denoiser, config.get("purpose", "order"))
+    assert policy.config.kind == config["kind"]
 
 
 @pytest.mark.parametrize("name", ["confidence", "sas", "pc_sampler:decay=1"])

@@ -14,6 +14,8 @@ from unmask.runs.config import Count, Positive, config
 
 OUTSIDE_BLOCKS = ("head_rows", "tied_head", "logit_shift", "pad_id", "end_ids", "forbidden_ids", "seeded")
 """The fields of a configuration that are not about its blocks."""
+ATTENTION_ALONE = 1
+"""The width of the feed-forward layers in a shape of which only the attention is used."""
 LARGEST_GRID = 25
 """The relations of a grid's cells are a mask of its size to the fourth."""
 
@@ -132,7 +134,7 @@ class TransformerConfig:
 
     def attention_alone(self) -> TransformerConfig:
         """Without what a block computes from what it has seen."""
-        return replace(self, ffn=1, experts=None)
+        return replace(self, ffn=ATTENTION_ALONE, experts=None)
 
     def of_blocks(self, count: int) -> TransformerConfig:
         """The last ``count`` blocks by themselves, without embeddings and head. Learned positions are added below them."""

@@ -25,6 +25,7 @@ from unmask.decoding.kv_store import Packed, Place
 from unmask.decoding.protocols import View
 from unmask.denoisers.attention import attend_to_shared, make_attend, related_cells
 from unmask.denoisers.checkpoint import Shape, require_plausible_size
+from unmask.denoisers.config import ATTENTION_ALONE
 from unmask.denoisers.transformer import Block, Lookup, RMSNorm, Transformer, TransformerConfig, number_places
 from unmask.runs.config import read
 from unmask.schedulers.config import PolicyConfig
@@ -71,7 +72,9 @@ class TokenNetwork(TokenwiseNetwork):
 
     @classmethod
     def suits(cls, config: PolicyConfig) -> bool:
-        """Is this the network of a general policy?"""
+        """Is this the network of a general policy? A policy that was made before stays what it is: its shape has attention alone."""
+        if config.blocks is not None:
+            return config.token_width > 0 and config.blocks.get("ffn") == ATTENTION_ALONE
         return 0 < config.vocab_size <= MOST_TOKENS and config.token_width > 0 and config.states and config.distribution
 
     @classmethod
@@ -217,7 +220,7 @@ def attention_shape(denoiser: Any, n_layers: int, n_heads: int) -> TransformerCo
     if isinstance(denoiser, Transformer):
         shape = denoiser.config.of_blocks(min(n_layers, denoiser.config.n_layers))
         return shape.attention_alone()
-    return TransformerConfig(1, denoiser.config.width, n_layers, n_heads, 1, 0, head_width=HEAD_WIDTH)
+    return TransformerConfig(1, denoiser.config.width, n_layers, n_heads, ATTENTION_ALONE, 0, head_width=HEAD_WIDTH)
 
 
 def copy_attention(denoiser: Any, n_layers: int) -> dict[str, Tensor]:
