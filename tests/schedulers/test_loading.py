@@ -141,7 +141,9 @@ def test_every_shipped_denoiser_has_a_policy() -> None:
         load_scheduler("sas", None, "mine")
 
 
-@pytest.mark.parametrize("folder", sorted(path.parent for path in POLICIES.glob("*/config.json")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in POLICIES.glob("*/config.json")), ids=lambda path: path.name
+)
 def test_every_shipped_policy_and_head_loads(folder: Path) -> None:
     """With the weights of the network that it was made with, whatever new policies of its kind are made of."""
     config = json.loads((folder / "config.json").read_text())

@@ -72,7 +72,7 @@ class TokenNetwork(TokenwiseNetwork):
 
     @classmethod
     def suits(cls, config: PolicyConfig) -> bool:
-        """Is this the network of a general policy? A policy that was made before stays what it is: its shape has attention alone."""
+        """Is this the network of a general policy? A stored one stays what it is: attention is all that its shape has."""
         if config.blocks is not None:
             return config.token_width > 0 and config.blocks.get("ffn") == ATTENTION_ALONE
         return 0 < config.vocab_size <= MOST_TOKENS and config.token_width > 0 and config.states and config.distribution
