@@ -42,14 +42,15 @@ SHIPPED = "shipped"
 class Setting:
     """A task: its denoiser, shipped or trained by the preset of ``unmask pretrain`` of that name, and the preset of its best order.
 
-    ``data`` and ``train`` are the fields of the study that name files to measure on and to train on; generated tasks need none.
-    ``options`` are those of the test problems.
+    ``by_recipe`` is the order that ships from the default recipe. ``data`` and ``train`` are the fields of the study that name
+    files to measure on and to train on; generated tasks need none. ``options`` are those of the test problems.
     """
 
     task: str
     denoiser: str
     preset: str
     pretrained: bool = False
+    by_recipe: str = ""
     data: str = ""
     train: str = ""
     options: Mapping[str, Any] | None = None
@@ -57,12 +58,16 @@ class Setting:
 
 SETTINGS = {
     "sudoku-9x9-imperfect": Setting(
-        "sudoku", "sudoku-9x9-imperfect", "sas-sudoku-9x9-imperfect", options={"clues": "rao"}
+        "sudoku",
+        "sudoku-9x9-imperfect",
+        "sas-sudoku-9x9-imperfect",
+        by_recipe="sas-general-sudoku-9x9-imperfect",
+        options={"clues": "rao"},
     ),
     "sudoku-9x9": Setting("sudoku", "sudoku-9x9", "sas-sudoku-9x9", options={"clues": "rao"}),
     "sudoku-4x4-imperfect": Setting("sudoku", "sudoku-4x4-imperfect", "sas-sudoku-4x4-imperfect"),
     "sudoku-4x4": Setting("sudoku", "sudoku-4x4", "sas-sudoku-4x4"),
-    "arithmetic": Setting("arithmetic", "arithmetic", "sas-arithmetic"),
+    "arithmetic": Setting("arithmetic", "arithmetic", "sas-arithmetic", by_recipe="sas-arithmetic"),
     "code": Setting("code", "code", "sas-code", pretrained=True),
     "ordered": Setting("ordered", "ordered", "sas-ordered", pretrained=True),
     "countdown": Setting("countdown", "countdown", "sas-countdown", pretrained=True),
@@ -221,7 +226,8 @@ class Recipes(GridStudy):
         trained."""
         if row == REFERENCE:
             return REFERENCE
-        name = setting.preset if row == PRESET else setting.preset.replace("sas", "sas-general", 1)
+        by_preset = "" if setting.preset == setting.by_recipe else setting.preset
+        name = by_preset if row == PRESET else setting.by_recipe
         found = find_run(self._run_name(setting, row), self.runs)
         return name if self.steps is None and found is None and name in list_policies() else None
 

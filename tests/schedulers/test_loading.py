@@ -137,6 +137,14 @@ def test_every_shipped_denoiser_has_a_policy() -> None:
         assert policy.config.denoiser == name
     general = load_scheduler("sas-general", load_denoiser("sudoku-9x9-imperfect"), "sudoku-9x9-imperfect")
     assert isinstance(general, OrderPolicy) and general.config.kind == "general"
+    sums = load_denoiser("arithmetic")
+    best, general = (load_scheduler(name, sums, "arithmetic") for name in ("sas", "sas-general"))
+    assert isinstance(best, OrderPolicy) and isinstance(general, OrderPolicy)
+    assert torch.equal(
+        best.network.readout.weight, general.network.readout.weight
+    )  # where it is the best, it ships once
+    with pytest.raises(ValueError, match="no policy sas-general ships for the denoiser 'sudoku-4x4'"):
+        load_scheduler("sas-general", None, "sudoku-4x4")
     with pytest.raises(ValueError, match="no policy sas ships for the denoiser 'mine'"):
         load_scheduler("sas", None, "mine")
 

@@ -20,8 +20,8 @@ from unmask.schedulers.policy import OrderPolicy, choose_network
 
 SCHEDULERS = EntryPoints("unmask.schedulers")
 """Name → the scheduler, or a function of its options."""
-BY_DENOISER = ("sas", "sas-general")
-"""Names of shipped policies that the denoiser completes."""
+BEST, GENERAL = "sas", "sas-general"
+"""Names of shipped policies that the denoiser completes. Where the general one is the best, it ships once, as that."""
 MOST_DIGITS = 6
 """Decimals that a score in float32 may be rounded to."""
 NAME = "unmask_name"
@@ -57,7 +57,7 @@ def load_scheduler(spec: str, denoiser: Denoiser | None = None, denoiser_name: s
     folder = _find_policy(spec, denoiser_name)
     if folder is not None:
         return _load_policy(folder, denoiser)
-    if spec in BY_DENOISER:
+    if spec in (BEST, GENERAL):
         known = ", ".join(list_policies()) or "none"
         raise ValueError(
             f"no policy {spec} ships for the denoiser {denoiser_name!r}: learn one with unmask train; shipped are {known}"
@@ -111,11 +111,22 @@ def describe_policy(spec: str, denoiser_name: str = "") -> dict[str, str]:
 
 
 def _find_policy(spec: str, denoiser_name: str) -> Path | None:
-    name = f"{spec}-{published_name(denoiser_name)}" if spec in BY_DENOISER and denoiser_name else spec
-    folders = (POLICIES / name, Path(name) / "policy", Path(name))
+    names = [spec]
+    if spec in (BEST, GENERAL) and denoiser_name:
+        own = published_name(denoiser_name)
+        names = [f"{spec}-{own}"]
+        if spec == GENERAL and _ships_general(f"{BEST}-{own}"):
+            names.append(f"{BEST}-{own}")
+    folders = [folder for name in names for folder in (POLICIES / name, Path(name) / "policy", Path(name))]
     return next(
         (one for one in folders if (one / "model.safetensors").exists() and (one / "config.json").exists()), None
     )
+
+
+def _ships_general(name: str) -> bool:
+    """Is the shipped policy of this name of the general kind?"""
+    file = POLICIES / name / "config.json"
+    return file.exists() and read_json(file).get("kind") == "general"
 
 
 def _load_policy(folder: Path, denoiser: Denoiser | None, purpose: str = "order") -> OrderPolicy:
