@@ -59,7 +59,7 @@ class Train:
         metrics = Run(self.out).metrics()
         if (done := metrics[-1]["step"]) < config.training.steps:
             console.print(f"ended after step {done}: the last {config.training.patience} validations were no better")
-        step = best_step(metrics)
+        step = best_step(metrics, starts=config.training.purpose == "order")
         base = read_json(self.out / "policy" / "config.json")["base"]
         began = "as it began" if base == config.policy.base else f"it orders as {base}"
         after = {None: "", 0: f": {began}, since no step made it better"}.get(step, f": as it was after step {step}")

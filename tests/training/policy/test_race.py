@@ -55,3 +55,10 @@ def test_the_best_heuristic_is_kept_where_no_step_is_better(
 def test_unknown_heuristics_are_refused() -> None:
     with pytest.raises(ValueError, match=r"race must be one of confidence, .*got 'marginn'; did you mean 'margin'"):
         PolicyTraining(race=("marginn",))
+
+
+def test_a_head_is_not_kept_as_it_began() -> None:
+    """An untrained policy is a heuristic, an untrained head nothing, even where its decodings happen to be right."""
+    metrics = [{"step": 1, "start_accuracy": 1.0}, {"step": 2, "accuracy": 0.9}]
+    assert best_step(metrics) == 0 and best_step(metrics, starts=False) == 2
+    assert best_step(metrics[:1], starts=False) is None

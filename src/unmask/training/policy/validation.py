@@ -29,13 +29,14 @@ def score(record: Mapping[str, Any], prefix: str = "") -> float:
     return accuracy if isinstance(accuracy := record.get(f"{prefix}accuracy"), float) else -1.0
 
 
-def best_step(metrics: Sequence[Mapping[str, Any]]) -> int | None:
+def best_step(metrics: Sequence[Mapping[str, Any]], starts: bool = True) -> int | None:
     """The step with the best validation, whose policy is kept; 0 is the start or a heuristic of the race, None without validation.
 
-    Metrics may be damaged: lines that are no record of a step are skipped.
+    ``starts``: the policy may be kept as it began, which a head is not. Metrics may be damaged: lines that are no record of a step are skipped.
     """
     records = [record for record in metrics if isinstance(record.get("step"), int)]
-    scores = [(0, score(record, "start_")) for record in records[:1]] + [(r["step"], score(r)) for r in records]
+    scores = [(0, score(record, "start_")) for record in records[:1] if starts]
+    scores += [(r["step"], score(r)) for r in records]
     scores[:0] = [(0, value) for r in records[:1] for name, value in r.items() if name.startswith("race_")]
     best = max((value for _, value in scores), default=-1.0)
     return None if best < 0 else next(step for step, value in scores if value == best)
