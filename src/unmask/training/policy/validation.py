@@ -32,7 +32,8 @@ def score(record: Mapping[str, Any], prefix: str = "") -> float:
 def best_step(metrics: Sequence[Mapping[str, Any]], starts: bool = True) -> int | None:
     """The step with the best validation, whose policy is kept; 0 is the start or a heuristic of the race, None without validation.
 
-    ``starts``: the policy may be kept as it began, which a head is not. Metrics may be damaged: lines that are no record of a step are skipped.
+    ``starts``: the policy may be kept as it began, which a head is not. Metrics may be damaged: lines that are no record of a step
+    are skipped.
     """
     records = [record for record in metrics if isinstance(record.get("step"), int)]
     scores = [(0, score(record, "start_")) for record in records[:1] if starts]
