@@ -24,7 +24,7 @@ from unmask_studies.sudoku.ablations import REFERENCE, Ablation
 from unmask_studies.tables import Table, TableRow, points_gap
 from unmask_studies.training_runs import ensure_run, find_run, read_history, run_name
 
-RECIPE, OTHER_PRICES = "recipe", "other prices"
+RECIPE, OTHER_PRICES = "recipe", "other-prices"
 NOISY = ("arithmetic",)
 """Tasks for which the recipe chooses relative prices."""
 DRAWN = {"objective": "grpo", "rollout_temperature": None}
@@ -48,11 +48,11 @@ INGREDIENTS = {
     "right": Ingredient("fits whether the likeliest token is right", {"label": "right", "relative": False}),
     "all-action": Ingredient("all-action credit, orders drawn at temperature 1", {**DRAWN, "advantage": "all_action"}),
     "correctness": Ingredient(
-        "the same with correctness 0.5", {**DRAWN, "advantage": "all_action", "correctness": 0.5}
+        "all-action credit with correctness 0.5", {**DRAWN, "advantage": "all_action", "correctness": 0.5}
     ),
     "critic": Ingredient("return to go against the denoiser's own expectation", {**DRAWN, "advantage": "critic"}),
     "passes": Ingredient("two passes over all states instead of a half", {"mu": 2}),
-    "warm start": Ingredient("begins as left to right", policy={"base": "left_to_right"}),
+    "warm-start": Ingredient("begins as left to right", policy={"base": "left_to_right"}),
 }
 
 
@@ -166,5 +166,4 @@ class Ingredients(GridStudy):
 
 def _name(key: Key) -> str:
     """Of a run."""
-    name = f"{key[0]}-{key[1]}".replace(" ", "-")
-    return run_name(name, None if key[2] is None else int(key[2]))
+    return run_name(f"{key[0]}-{key[1]}", None if key[2] is None else int(key[2]))

@@ -24,7 +24,7 @@ def test_ingredients_are_trained_for_equal_calls_and_compared_with_the_recipe(tm
         assert [row[0] for row in rows] == ["confidence", RECIPE, OTHER_PRICES]
         assert rows[1][4] == "" and rows[2][4].startswith(("+", "−"))
         calls = [
-            Run(tmp_path / "study" / "runs" / f"{task}-{name.replace(' ', '-')}@0").metrics()[-1]["denoiser_calls"]
+            Run(tmp_path / "study" / "runs" / f"{task}-{name}@0").metrics()[-1]["denoiser_calls"]
             for name in (RECIPE, OTHER_PRICES)
         ]
         assert [row[5] for row in rows[1:]] == [f"{count:,}" for count in calls]
